@@ -1,0 +1,44 @@
+# Each target works on a fresh machine with nothing but Python and make.
+PYTHON ?= python3
+BIN := .venv/bin
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: help setup demo test test-all lint bench docs clean
+
+help:            ## what can be made
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/:/' | column -t -s:
+
+setup: .venv/.installed  ## create .venv and install tcpvit with the development tools
+
+.venv/.installed: pyproject.toml constraints.txt
+	@echo "Setting up .venv (about two minutes the first time) ..."
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(PIP_INSTALL) -e ".[dev]"
+	@touch $@
+
+.venv/.docs: .venv/.installed
+	@$(PIP_INSTALL) -e ".[docs]"
+	@touch $@
+
+demo: setup      ## the short tour
+	$(BIN)/tcpvit demo
+
+test: setup      ## the whole suite but for slow tests
+	$(BIN)/python -m pytest -n 2 -m "not slow"
+
+test-all: setup  ## slow tests too
+	$(BIN)/python -m pytest -n 2
+
+lint: setup      ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: setup     ## side by side with peers; writes results/bench
+	$(BIN)/python benchmarks/algebra.py
+
+docs: .venv/.docs  ## build the documentation into site/, without warnings
+	$(BIN)/mkdocs build --strict
+
+clean:           ## remove what can be made again
+	rm -rf .venv site build dist

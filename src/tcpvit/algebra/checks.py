@@ -1,0 +1,79 @@
+"""What every function of the algebra asks of its input, said in one sentence each."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+LinAlgError = torch.linalg.LinAlgError
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The end of an error message that names the nearest valid choice.
+
+    >>> nearest("dtc", ["dct", "haar"])
+    "; did you mean 'dct'? Known: dct, haar"
+    """
+    known = list(known)
+    close = difflib.get_close_matches(name, known, n=1)
+    hint = f"; did you mean {close[0]!r}?" if close else "."
+    return f"{hint} Known: {', '.join(known)}"
+
+
+def check_tensor(A: Tensor, name: str = "A", *, tube_ndim: int = 1, square: bool = False) -> None:
+    """A floating-point tensor (..., m, n, C), with m = n if `square`."""
+    if not isinstance(A, Tensor):
+        raise ValueError(f"{name} should be a torch tensor, got {type(A).__name__}; use torch.as_tensor")
+    if tube_ndim < 1:
+        raise ValueError(f"tube_ndim counts the tube modes and is at least 1, got {tube_ndim}")
+    if not (A.is_floating_point() or A.is_complex()):
+        raise ValueError(f"{name} should hold floating-point numbers, got {A.dtype}; convert it with {name}.float()")
+    if A.ndim < 2 + tube_ndim:
+        modes = ", ".join(["m", "n", *_tube_names(tube_ndim)])
+        raise ValueError(f"{name} should have shape (..., {modes}), got {tuple(A.shape)}")
+    m, n = matrix_shape(A, tube_ndim)
+    if square and m != n:
+        raise ValueError(f"{name} should have square slices, got {m}×{n} slices in shape {tuple(A.shape)}")
+
+
+def check_same_tube(A: Tensor, B: Tensor, *, tube_ndim: int = 1) -> None:
+    """Both tensors have the same tube shape, dtype and device."""
+    if A.shape[-tube_ndim:] != B.shape[-tube_ndim:]:
+        raise ValueError(
+            f"the tubes differ: A has shape {tuple(A.shape)}, B {tuple(B.shape)}; their last {tube_ndim} "
+            f"dimension(s) should be equal"
+        )
+    if A.dtype != B.dtype:
+        raise ValueError(f"the dtypes differ: A is {A.dtype}, B is {B.dtype}; convert one of them")
+    if A.device != B.device:
+        raise ValueError(f"the devices differ: A is on {A.device}, B on {B.device}; move one of them")
+
+
+def check_finite(A: Tensor, name: str = "A") -> None:
+    """No NaN and no infinity: LAPACK would hang or return nonsense."""
+    if not torch.isfinite(A).all():
+        raise ValueError(
+            f"{name} of shape {tuple(A.shape)} holds NaN or infinity; a factorisation needs finite numbers"
+        )
+
+
+def check_precision(A: Tensor, name: str = "A") -> None:
+    """float32, float64 or their complex kin: factorisations do not exist in half precision."""
+    if A.dtype in (torch.float16, torch.bfloat16):
+        raise ValueError(f"{name} is {A.dtype}, in which only products are computed; convert it with {name}.float()")
+
+
+def matrix_shape(A: Tensor, tube_ndim: int = 1) -> tuple[int, int]:
+    """(m, n) of the slices of (..., m, n, C…).
+
+    >>> matrix_shape(torch.zeros(7, 4, 5, 3))
+    (4, 5)
+    """
+    return A.shape[-2 - tube_ndim], A.shape[-1 - tube_ndim]
+
+
+def _tube_names(tube_ndim: int) -> list[str]:
+    return ["C"] if tube_ndim == 1 else [f"C{i + 1}" for i in range(tube_ndim)]

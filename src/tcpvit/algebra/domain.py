@@ -1,0 +1,122 @@
+"""The way into the hat domain and back, shared by every function of the algebra.
+
+Outside, tensors are `(..., m, n, C1, …, Cp)`. Inside, slices come first, `(C1, …, Cp, ..., m, n)`, so that torch's
+batched linear algebra works on all slices at once. With the DFT and real input only the slices that determine the
+others are kept, which makes every result real again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from tcpvit.algebra.checks import check_finite, check_precision, check_same_tube, check_tensor
+from tcpvit.algebra.transforms import AnyTransform, get_transform
+
+TransformArg = str | AnyTransform | Tensor
+TransformsArg = TransformArg | tuple[TransformArg, ...] | list[TransformArg]
+
+
+class Domain:
+    """The hat domain of some tensors: `hat` goes in, `back` comes out.
+
+    >>> A = torch.randn(4, 5, 3)
+    >>> domain = Domain("dct", A)
+    >>> domain.hat(A).shape, torch.allclose(domain.back(domain.hat(A)), A, atol=1e-6)
+    (torch.Size([3, 4, 5]), True)
+    """
+
+    def __init__(
+        self,
+        transform: TransformsArg,
+        *tensors: Tensor,
+        tube_ndim: int = 1,
+        square: bool = False,
+        finite: bool = False,
+        full: bool = False,
+    ):
+        """`finite` asks for what a factorisation needs; `full` keeps all slices of a DFT of real tensors."""
+        names = "ABCD"
+        for name, tensor in zip(names, tensors, strict=False):
+            check_tensor(tensor, name, tube_ndim=tube_ndim, square=square)
+            if finite:
+                check_precision(tensor, name)
+                check_finite(tensor, name)
+        for other in tensors[1:]:
+            check_same_tube(tensors[0], other, tube_ndim=tube_ndim)
+        self.tube_ndim = tube_ndim
+        self.tube_shape = tensors[0].shape[-tube_ndim:]
+        self.transforms = resolve(transform, self.tube_shape)
+        self.dtype = tensors[0].dtype
+        # The transform that is applied first to real numbers and makes them complex needs only half of its slices.
+        complexes = [i for i, t in enumerate(self.transforms) if t.is_complex]
+        halves = bool(complexes) and not full and not self.dtype.is_complex
+        self.half = complexes[-1] if halves else None
+
+    def hat(self, A: Tensor) -> Tensor:
+        """(..., C1, …, Cp) -> (C1, …, Cp, ...)."""
+        dtype, A = A.dtype, _widen(A)
+        for i in reversed(range(self.tube_ndim)):
+            A = self.transforms[i].slices(A, half=i == self.half)
+        return _narrow(A, dtype)
+
+    def back(self, A_hat: Tensor) -> Tensor:
+        """(C1, …, Cp, ...) -> (..., C1, …, Cp)."""
+        dtype, A_hat = A_hat.dtype, _widen(A_hat)
+        for i in range(self.tube_ndim):
+            A_hat = self.transforms[i].unslices(A_hat, half=i == self.half)
+        return _narrow(A_hat, dtype)
+
+
+def resolve(transform: TransformsArg, tube_shape: Sequence[int]) -> tuple[AnyTransform, ...]:
+    """One transform for each tube mode: a single one is used for all of them.
+
+    >>> resolve("dct", (3, 4))
+    (FastTransform(dct, tube=3), FastTransform(dct, tube=4))
+    """
+    if isinstance(transform, list | tuple):
+        transforms = tuple(transform)
+    else:
+        transforms = (transform,) * len(tube_shape)
+    if len(transforms) != len(tube_shape):
+        raise ValueError(
+            f"got {len(transforms)} transforms for {len(tube_shape)} tube modes; give one, or one for each"
+        )
+    return tuple(get_transform(t, tube) for t, tube in zip(transforms, tube_shape, strict=True))
+
+
+def slice_matmul(A_hat: Tensor, B_hat: Tensor, tube_ndim: int = 1) -> Tensor:
+    """The slice-wise product, slices first: (C…, ..., m, k) and (C…, ..., k, n) -> (C…, ..., m, n).
+
+    >>> slice_matmul(torch.ones(3, 7, 4, 5), torch.ones(3, 5, 2)).shape
+    torch.Size([3, 7, 4, 2])
+    """
+    if B_hat.ndim == tube_ndim + 2 and A_hat.ndim > B_hat.ndim:
+        rows = A_hat.flatten(tube_ndim, -2)  # one tall product per slice instead of copies of B
+        return (rows @ B_hat).unflatten(tube_ndim, A_hat.shape[tube_ndim:-1])
+    batch = max(A_hat.ndim, B_hat.ndim)
+    return _with_batch(A_hat, batch, tube_ndim) @ _with_batch(B_hat, batch, tube_ndim)
+
+
+def _with_batch(A_hat: Tensor, ndim: int, tube_ndim: int) -> Tensor:
+    """Missing batch dimensions go behind the tubes."""
+    return A_hat[(slice(None),) * tube_ndim + (None,) * (ndim - A_hat.ndim)]
+
+
+def eye_like(A_hat: Tensor, m: int) -> Tensor:
+    """An m×m identity in every slice of `A_hat`'s kind."""
+    return torch.eye(m, dtype=A_hat.dtype, device=A_hat.device).expand(*A_hat.shape[:-2], m, m)
+
+
+HALF = (torch.float16, torch.bfloat16)
+
+
+def _widen(A: Tensor) -> Tensor:
+    """Half precision is transformed in float32: the transform would not be orthogonal in its 8 or 11 bits."""
+    return A.float() if A.dtype in HALF else A
+
+
+def _narrow(A: Tensor, dtype: torch.dtype) -> Tensor:
+    return A.to(dtype) if dtype in HALF else A

@@ -1,0 +1,163 @@
+"""Products and structure (paper, Sections 2.3 and 2.4): the c-product, its transpose, its identity, its dense matrix.
+
+Tensors are `(..., m, n, C)`; with `tube_ndim=p` they are `(..., m, n, C1, …, Cp)`, transformed along every tube mode.
+`transform` is a name, a Transform or an invertible matrix, or one of these for each tube mode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from tcpvit.algebra.checks import check_tensor, matrix_shape
+from tcpvit.algebra.domain import Domain, TransformsArg, resolve, slice_matmul
+
+
+def to_hat(A: Tensor, transform: TransformsArg = "dct", *, tube_ndim: int = 1) -> Tensor:
+    """Â = A ×₃ Φ: the same shape, transformed along the tubes (all C slices, complex for the DFT).
+
+    >>> to_hat(torch.ones(1, 1, 4))
+    tensor([[[2., 0., 0., 0.]]])
+    """
+    domain = Domain(transform, A, tube_ndim=tube_ndim, full=True)
+    return _tubes_last(domain.hat(A), tube_ndim)
+
+
+def from_hat(A_hat: Tensor, transform: TransformsArg = "dct", *, tube_ndim: int = 1, real: bool = True) -> Tensor:
+    """A from Â: the inverse of `to_hat`. `real=False` keeps the imaginary part that a DFT of complex tensors has.
+
+    >>> from_hat(torch.tensor([[[2.0, 0.0, 0.0, 0.0]]]))
+    tensor([[[1., 1., 1., 1.]]])
+    """
+    domain = Domain(transform, A_hat, tube_ndim=tube_ndim, full=True)
+    A = domain.back(_tubes_first(A_hat, tube_ndim))
+    return A.real if real and any(t.is_complex for t in domain.transforms) else A
+
+
+def facewise(A: Tensor, B: Tensor, *, tube_ndim: int = 1) -> Tensor:
+    """Slice k of the result is slice k of A times slice k of B; batch dimensions broadcast.
+
+    >>> facewise(torch.ones(2, 3, 5), torch.ones(3, 4, 5)).shape
+    torch.Size([2, 4, 5])
+    """
+    return cprod(A, B, "identity", tube_ndim=tube_ndim)
+
+
+def cprod(A: Tensor, B: Tensor, transform: TransformsArg = "dct", *, tube_ndim: int = 1) -> Tensor:
+    """The tensor cosine product A ⋆ B (Eq. cprod): (..., m, k, C) and (..., k, n, C) -> (..., m, n, C).
+
+    Batch dimensions broadcast. Other transforms give the other products of the family: "dft" the t-product.
+
+    >>> A, B = torch.randn(4, 5, 3), torch.randn(5, 2, 3)
+    >>> cprod(A, B).shape
+    torch.Size([4, 2, 3])
+    >>> torch.allclose(cprod(A, identity(5, 3)), A, atol=1e-5)
+    True
+    """
+    domain = Domain(transform, A, B, tube_ndim=tube_ndim)
+    _check_product(A, B, tube_ndim)
+    return domain.back(slice_matmul(domain.hat(A), domain.hat(B), tube_ndim))
+
+
+def transpose(A: Tensor, transform: TransformsArg = "dct", *, tube_ndim: int = 1) -> Tensor:
+    """Aᵀ (Def. ctranspose): every hat slice is transposed, and conjugated where it is complex.
+
+    For a real transform that is the transpose of every slice, and no transform is computed.
+
+    >>> transpose(torch.randn(4, 5, 3)).shape
+    torch.Size([5, 4, 3])
+    """
+    check_tensor(A, tube_ndim=tube_ndim)
+    transforms = resolve(transform, A.shape[-tube_ndim:])
+    if not A.is_complex() and not any(t.is_complex for t in transforms):
+        return A.transpose(-1 - tube_ndim, -2 - tube_ndim)
+    domain = Domain(transforms, A, tube_ndim=tube_ndim)
+    return domain.back(domain.hat(A).mH)
+
+
+def identity(
+    m: int,
+    tube: int | Sequence[int],
+    transform: TransformsArg = "dct",
+    *,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
+) -> Tensor:
+    """The identity tensor I, (m, m, C): the inverse transform of identity slices, so that I ⋆ A = A ⋆ I = A.
+
+    This is not the tensor of the paper's Def. 2.3 (i), whose hat slices are not I: see "Notes on the paper".
+
+    >>> to_hat(identity(2, 3))[..., 2].round(decimals=4)
+    tensor([[1., 0.],
+            [0., 1.]])
+    """
+    if m < 1:
+        raise ValueError(f"the identity tensor has at least one row, got m={m}")
+    tube_shape = (tube,) if isinstance(tube, int) else tuple(tube)
+    dtype = dtype or torch.get_default_dtype()
+    shape_only = torch.empty(1, 1, *tube_shape, dtype=dtype, device=device)
+    domain = Domain(transform, shape_only, tube_ndim=len(tube_shape))
+    hat_shape = domain.hat(shape_only).shape[: len(tube_shape)]
+    tube_of_ones = domain.back(torch.ones(hat_shape, dtype=dtype, device=device))  # e, (C1, …, Cp)
+    eye = torch.eye(m, dtype=tube_of_ones.dtype, device=device)
+    return eye.view(m, m, *[1] * len(tube_shape)) * tube_of_ones
+
+
+def block_matrix(A: Tensor, transform: TransformsArg = "dct", *, tube_ndim: int = 1) -> Tensor:
+    """The dense (m·C, n·C) matrix of X ↦ A ⋆ X acting on the flattened tensor, tube fastest (index i·C + k).
+
+    >>> A, X = torch.randn(4, 5, 3), torch.randn(5, 1, 3)
+    >>> torch.allclose(block_matrix(A) @ X.flatten(), cprod(A, X).flatten(), atol=1e-5)
+    True
+    """
+    check_tensor(A, tube_ndim=tube_ndim)
+    tube_shape = A.shape[-tube_ndim:]
+    m, n = matrix_shape(A, tube_ndim)
+    C = tube_shape.numel()
+    units = torch.eye(n * C, dtype=A.dtype, device=A.device).view(n * C, n, *tube_shape)  # every unit tensor
+    units = units.movedim(0, 1)  # (n, n·C, C…): the unit tensors are the columns
+    columns = cprod(A, units, transform, tube_ndim=tube_ndim)  # (..., m, n·C, C…)
+    batch = A.shape[: A.ndim - tube_ndim - 2]
+    return columns.reshape(*batch, m, n * C, C).mT.reshape(*batch, m * C, n * C)
+
+
+def inner(A: Tensor, B: Tensor, *, tube_ndim: int = 1) -> Tensor:
+    """⟨A, B⟩, the sum of the products of the entries, conjugating A: a scalar for each batch.
+
+    >>> inner(torch.ones(2, 2, 3), torch.ones(2, 2, 3))
+    tensor(12.)
+    """
+    check_tensor(A, "A", tube_ndim=tube_ndim)
+    check_tensor(B, "B", tube_ndim=tube_ndim)
+    if A.shape[-2 - tube_ndim :] != B.shape[-2 - tube_ndim :]:
+        raise ValueError(f"the inner product needs equal shapes, got {tuple(A.shape)} and {tuple(B.shape)}")
+    return (A.conj() * B).sum(dim=tuple(range(-2 - tube_ndim, 0)))
+
+
+def _check_product(A: Tensor, B: Tensor, tube_ndim: int) -> None:
+    inner_a, inner_b = matrix_shape(A, tube_ndim)[1], matrix_shape(B, tube_ndim)[0]
+    if inner_a != inner_b:
+        raise ValueError(
+            f"A ⋆ B needs as many columns in A as rows in B, got {inner_a} in {tuple(A.shape)} and {inner_b} in "
+            f"{tuple(B.shape)}; should one of them be transposed?"
+        )
+    batch_a, batch_b = A.shape[: A.ndim - tube_ndim - 2], B.shape[: B.ndim - tube_ndim - 2]
+    try:
+        torch.broadcast_shapes(batch_a, batch_b)
+    except RuntimeError:
+        raise ValueError(
+            f"the batch dimensions {tuple(batch_a)} of A and {tuple(batch_b)} of B do not broadcast: "
+            f"A has shape {tuple(A.shape)}, B {tuple(B.shape)}"
+        ) from None
+
+
+def _tubes_last(A: Tensor, tube_ndim: int) -> Tensor:
+    """(C…, ..., m, n) -> (..., m, n, C…), a view."""
+    return A.movedim(tuple(range(tube_ndim)), tuple(range(-tube_ndim, 0)))
+
+
+def _tubes_first(A: Tensor, tube_ndim: int) -> Tensor:
+    """(..., m, n, C…) -> (C…, ..., m, n), a view."""
+    return A.movedim(tuple(range(-tube_ndim, 0)), tuple(range(tube_ndim)))
