@@ -1,0 +1,36 @@
+"""Layers of tensor tokens: hat domain, slices first, (C, B, N, d), with no loop over slices or heads."""
+
+from tcpvit.layers.attention import Attention, TAttention
+from tcpvit.layers.block import Block, TBlock
+from tcpvit.layers.coupling import CoupledTLinear, Coupling, shuffle_slices, t_linear
+from tcpvit.layers.drop import DropPath
+from tcpvit.layers.embed import PatchEmbed, TokenEmbedding, TPatchEmbed, patchify, patchify_slices
+from tcpvit.layers.linear import TLinear, TubalLinear, slice_linear
+from tcpvit.layers.mlp import Mlp, TMlp
+from tcpvit.layers.norm import TLayerNorm
+from tcpvit.layers.transform import HatTransform, mix_slices
+
+__all__ = [
+    "Attention",
+    "Block",
+    "CoupledTLinear",
+    "Coupling",
+    "DropPath",
+    "HatTransform",
+    "Mlp",
+    "PatchEmbed",
+    "TAttention",
+    "TBlock",
+    "TLayerNorm",
+    "TLinear",
+    "TMlp",
+    "TPatchEmbed",
+    "TokenEmbedding",
+    "TubalLinear",
+    "mix_slices",
+    "patchify",
+    "patchify_slices",
+    "shuffle_slices",
+    "slice_linear",
+    "t_linear",
+]

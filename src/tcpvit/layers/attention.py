@@ -1,0 +1,140 @@
+"""Multi-head self-attention (paper, Section 3.3) and t-MHSA (Def. t-MHSA).
+
+Slice attention, the paper's: every head of every slice has its own softmax map, C·H maps in all.
+Joint attention, ours: H maps, each from q̂·k̂ summed over the tube, so that the slices decide together where to look.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from tcpvit.algebra.checks import nearest
+from tcpvit.layers.coupling import Coupling, shuffle_slices, t_linear
+from tcpvit.layers.linear import TransformOf
+
+ATTENTIONS = ("slice", "joint")
+
+
+def check_heads(d: int, num_heads: int, what: str) -> int:
+    """The head size d / num_heads, or an error that names the numbers of heads that fit.
+
+    >>> check_heads(16, 4, "slice width")
+    4
+    """
+    if num_heads < 1 or d % num_heads:
+        fitting = [h for h in range(1, d + 1) if d % h == 0]
+        raise ValueError(f"num_heads={num_heads} does not divide the {what} {d}; take one of {fitting}")
+    return d // num_heads
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention of the standard ViT (Eq. std_mhsa): (B, N, D) -> (B, N, D).
+
+    >>> Attention(48, num_heads=4)(torch.randn(2, 65, 48)).shape
+    torch.Size([2, 65, 48])
+    """
+
+    def __init__(
+        self, dim: int, num_heads: int, *, qkv_bias: bool = True, attn_drop: float = 0.0, proj_drop: float = 0.0
+    ):
+        super().__init__()
+        self.num_heads, self.head_dim = num_heads, check_heads(dim, num_heads, "width")
+        self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias)
+        self.proj = nn.Linear(dim, dim)
+        self.attn_drop = attn_drop
+        self.proj_drop = nn.Dropout(proj_drop)
+
+    def _heads(self, x: Tensor) -> tuple[Tensor, ...]:
+        """(B, N, D) -> q, k, v, each (B, H, N, d_h)."""
+        qkv = self.qkv(x).unflatten(-1, (3, self.num_heads, self.head_dim))  # (B, N, 3, H, d_h)
+        return qkv.permute(2, 0, 3, 1, 4).unbind(0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, N, D) -> (B, N, D)."""
+        q, k, v = self._heads(x)
+        o = F.scaled_dot_product_attention(q, k, v, dropout_p=self.attn_drop if self.training else 0.0)
+        return self.proj_drop(self.proj(o.transpose(1, 2).flatten(2)))
+
+    def maps(self, x: Tensor) -> Tensor:
+        """The attention maps, (B, H, N, N)."""
+        q, k, _ = self._heads(x)
+        return softmax_maps(q, k)
+
+
+class TAttention(nn.Module):
+    """t-MHSA in the hat domain, slices first: (C, B, N, d) -> (C, B, N, d). `num_heads` is per slice.
+
+    >>> TAttention(16, num_heads=4, tube=3)(torch.randn(3, 2, 65, 16)).shape
+    torch.Size([3, 2, 65, 16])
+    >>> TAttention(16, num_heads=4, tube=3).maps(torch.randn(3, 2, 65, 16)).shape
+    torch.Size([3, 2, 4, 65, 65])
+    """
+
+    def __init__(
+        self,
+        d: int,
+        num_heads: int,
+        tube: int,
+        transform: TransformOf = "dct",
+        *,
+        attention: str = "slice",
+        coupling: Coupling | None = None,
+        qkv_bias: bool = True,
+        attn_drop: float = 0.0,
+        proj_drop: float = 0.0,
+    ):
+        super().__init__()
+        if attention not in ATTENTIONS:
+            raise ValueError(f"no attention is called {attention!r}{nearest(attention, ATTENTIONS)}")
+        coupling = coupling or Coupling()
+        self.num_heads, self.head_dim, self.tube = num_heads, check_heads(d, num_heads, "slice width"), tube
+        self.joint = attention == "joint"
+        self.shuffle = coupling.shuffle
+        self.qkv = t_linear(d, 3 * d, tube, transform, bias=qkv_bias, coupling=coupling)
+        self.proj = t_linear(d, d, tube, transform, coupling=coupling)
+        self.attn_drop = attn_drop
+        self.proj_drop = nn.Dropout(proj_drop)
+
+    def _heads(self, x_hat: Tensor) -> tuple[Tensor, ...]:
+        """(C, B, N, d) -> q, k, v: each (C·B, H, N, d_h), or (B, H, N, C·d_h) for joint attention."""
+        C, B, N, _ = x_hat.shape
+        qkv = self.qkv(x_hat).view(C, B, N, 3, self.num_heads, self.head_dim)
+        if self.joint:
+            return qkv.permute(3, 1, 4, 2, 0, 5).flatten(-2).unbind(0)  # (3, B, H, N, C·d_h)
+        return qkv.permute(3, 0, 1, 4, 2, 5).flatten(1, 2).unbind(0)  # (3, C·B, H, N, d_h)
+
+    def _merge(self, o: Tensor) -> Tensor:
+        """The inverse of `_heads` for one of the three: -> (C, B, N, d)."""
+        if self.joint:
+            o = o.unflatten(-1, (self.tube, self.head_dim)).permute(3, 0, 2, 1, 4)  # (C, B, N, H, d_h)
+        else:
+            o = o.unflatten(0, (self.tube, -1)).transpose(2, 3)  # (C, B, N, H, d_h)
+        return o.flatten(-2)
+
+    def forward(self, x_hat: Tensor) -> Tensor:
+        """(C, B, N, d) -> (C, B, N, d)."""
+        q, k, v = self._heads(x_hat)
+        # The scale is 1/√d_h, and 1/√(C·d_h) for joint attention: torch's default for both.
+        o_hat = self._merge(F.scaled_dot_product_attention(q, k, v, dropout_p=self.attn_drop if self.training else 0.0))
+        if self.shuffle:
+            o_hat = shuffle_slices(o_hat)
+        return self.proj_drop(self.proj(o_hat))
+
+    def maps(self, x_hat: Tensor) -> Tensor:
+        """The attention maps: (C, B, H, N, N) by slice and head, or (B, H, N, N) for joint attention."""
+        q, k, _ = self._heads(x_hat)
+        maps = softmax_maps(q, k)
+        return maps if self.joint else maps.unflatten(0, (self.tube, -1))
+
+
+def softmax_maps(q: Tensor, k: Tensor) -> Tensor:
+    """softmax(q kᵀ / √d), what scaled_dot_product_attention does not give away: (..., N, N).
+
+    >>> softmax_maps(torch.randn(2, 4, 5, 8), torch.randn(2, 4, 5, 8)).sum(-1).allclose(torch.ones(2, 4, 5))
+    True
+    """
+    return torch.softmax(q @ k.mT / math.sqrt(q.shape[-1]), dim=-1)

@@ -1,0 +1,181 @@
+"""Coupling between slices, which the paper leaves as future work: cheap ways to let slices meet.
+
+In the paper's preset the hat slices never meet between the first and the last transform. A set of couplings changes
+that; it is written as strings, as in `coupling=("mix:rotation", "shuffle", "low_rank:4", "partial:0.25")`:
+
+- `mix`: one learnable C×C matrix mixes the slices of what enters qkv, proj, fc1 and fc2; it starts at the identity
+  (`mix`) or at a random rotation (`mix:rotation`).
+- `shuffle`: channel shuffle across slices before proj and between fc1 and fc2; no parameter.
+- `low_rank:r`: blockdiag(Ŵ) + V·Uᵀ, a rank-r map across all slices beside the slice-wise one.
+- `partial:ρ`: a fraction ρ of the output features of every slice reads all slices densely, the others their own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tcpvit.algebra.checks import nearest
+from tcpvit.algebra.transforms import random_orthogonal
+from tcpvit.layers.linear import TLinear, TransformOf, init_weight_, slice_linear
+from tcpvit.layers.transform import mix_slices
+
+KINDS = ("mix", "mix:rotation", "shuffle", "low_rank:RANK", "partial:FRACTION")
+
+
+@dataclass(frozen=True)
+class Coupling:
+    """A parsed set of couplings; the default couples nothing.
+
+    >>> Coupling.parse(["mix:rotation", "low_rank:4"])
+    Coupling(mix='rotation', shuffle=False, low_rank=4, partial=0.0)
+    """
+
+    mix: str | None = None  # None, "identity" or "rotation": where the C×C matrices start
+    shuffle: bool = False
+    low_rank: int = 0
+    partial: float = 0.0
+
+    @classmethod
+    def parse(cls, coupling: str | Iterable[str] | Coupling | None) -> Coupling:
+        """From strings such as "mix", "low_rank:4"; several may also be joined by "+"."""
+        if isinstance(coupling, Coupling):
+            return coupling
+        if coupling is None or coupling == "none":
+            return cls()
+        words = coupling.split("+") if isinstance(coupling, str) else list(coupling)
+        fields: dict[str, Any] = dict(_parse_word(word) for word in words)
+        return cls(**fields)
+
+    @property
+    def in_linear(self) -> bool:
+        """True if the linear maps themselves are coupled (all but shuffle)."""
+        return self.mix is not None or self.low_rank > 0 or self.partial > 0
+
+
+def _parse_word(word: str) -> tuple[str, str | bool | int | float]:
+    kind, _, value = word.partition(":")
+    if kind == "mix" and value in ("", "identity", "rotation"):
+        return "mix", value or "identity"
+    if kind == "shuffle" and not value:
+        return "shuffle", True
+    if kind == "low_rank" and value.isdigit() and int(value) > 0:
+        return "low_rank", int(value)
+    if kind == "partial" and _is_fraction(value):
+        return "partial", float(value)
+    raise ValueError(f"no coupling is written {word!r}{nearest(word, KINDS)}; RANK ≥ 1, 0 < FRACTION ≤ 1")
+
+
+def _is_fraction(text: str) -> bool:
+    try:
+        return 0 < float(text) <= 1
+    except ValueError:
+        return False
+
+
+def shuffle_slices(x_hat: Tensor) -> Tensor:
+    """Channel shuffle: feature j of slice k moves to place j·C + k of the slices laid end to end.
+
+    >>> shuffle_slices(torch.tensor([[0, 1, 2, 3], [4, 5, 6, 7]]))
+    tensor([[0, 4, 1, 5],
+            [2, 6, 3, 7]])
+    """
+    tube, d = x_hat.shape[0], x_hat.shape[-1]
+    together = x_hat.movedim(0, -1).reshape(*x_hat.shape[1:-1], tube, d)  # (..., d, C) read as (..., C, d)
+    return together.movedim(-2, 0).contiguous()
+
+
+class CoupledTLinear(TLinear):
+    """A t-Linear whose slices meet by mix, low_rank or partial.
+
+    >>> layer = CoupledTLinear(16, 32, tube=3, coupling=Coupling(mix="identity", low_rank=2, partial=0.25))
+    >>> layer(torch.randn(3, 2, 65, 16)).shape
+    torch.Size([3, 2, 65, 32])
+    """
+
+    coupling = Coupling()
+    d_dense = 0  # output features of every slice that read all slices
+
+    def __init__(
+        self,
+        d_in: int,
+        d_out: int,
+        tube: int,
+        transform: TransformOf = "dct",
+        *,
+        bias: bool = True,
+        coupling: Coupling,
+    ):
+        super().__init__(d_in, d_out, tube, transform, bias=bias)
+        self.coupling = coupling
+        self.d_dense = math.ceil(coupling.partial * d_out)
+        if coupling.mix:
+            self.mix = nn.Parameter(torch.empty(tube, tube))
+        if coupling.low_rank:
+            self.v_hat = nn.Parameter(torch.empty(tube, d_in, coupling.low_rank))
+            self.u_hat = nn.Parameter(torch.empty(tube, coupling.low_rank, d_out))
+        if self.d_dense:
+            self.weight_hat = nn.Parameter(torch.empty(tube, d_in, d_out - self.d_dense))
+            self.dense_hat = nn.Parameter(torch.empty(tube, d_in, tube * self.d_dense))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the weights anew; the low-rank part starts at zero, as in LoRA."""
+        super().reset_parameters()
+        if self.coupling.mix:
+            start = torch.eye(self.tube)
+            if self.coupling.mix == "rotation":
+                start = random_orthogonal(self.tube, seed=int(torch.randint(2**31, ()))).matrix
+            with torch.no_grad():
+                self.mix.copy_(start)
+        if self.coupling.low_rank:
+            init_weight_(self.v_hat, fan_in=self.d_in * self.tube)
+            nn.init.zeros_(self.u_hat)
+        if self.d_dense:
+            init_weight_(self.dense_hat, fan_in=self.d_in * self.tube)
+
+    def forward(self, x_hat: Tensor) -> Tensor:
+        """(C, ..., d_in) -> (C, ..., d_out)."""
+        if self.coupling.mix:
+            x_hat = mix_slices(self.mix.to(x_hat.dtype), x_hat)
+        if self.d_dense:
+            y_hat = torch.cat([self._dense(x_hat), slice_linear(x_hat, self.weight_hat)], dim=-1)
+            y_hat = y_hat if self.bias_hat is None else y_hat + self._bias(y_hat.ndim)
+        else:
+            y_hat = slice_linear(x_hat, self.weight_hat, self.bias_hat)
+        return y_hat + self._low_rank(x_hat) if self.coupling.low_rank else y_hat
+
+    def _dense(self, x_hat: Tensor) -> Tensor:
+        """(C, ..., d_in) -> (C, ..., d_dense): every slice reads all slices."""
+        rows = slice_linear(x_hat, self.dense_hat).sum(0)  # (..., C·d_dense)
+        return rows.unflatten(-1, (self.tube, self.d_dense)).movedim(-2, 0)
+
+    def _low_rank(self, x_hat: Tensor) -> Tensor:
+        """(C, ..., d_in) -> (C, ..., d_out) through r numbers that all slices share."""
+        shared = slice_linear(x_hat, self.v_hat).sum(0, keepdim=True)  # (1, ..., r)
+        return slice_linear(shared.expand(self.tube, *shared.shape[1:]), self.u_hat)
+
+    def _bias(self, ndim: int) -> Tensor:
+        assert self.bias_hat is not None
+        return self.bias_hat.view(self.tube, *[1] * (ndim - 2), self.d_out)
+
+
+def t_linear(
+    d_in: int, d_out: int, tube: int, transform: TransformOf = "dct", *, bias: bool = True, coupling: Coupling
+) -> TLinear:
+    """A TLinear, coupled if the coupling is one of linear maps.
+
+    >>> t_linear(4, 4, 3, coupling=Coupling(shuffle=True))
+    TLinear(
+      d_in=4, d_out=4, tube=3, bias=True
+      (transform): HatTransform(dct, tube=3)
+    )
+    """
+    if coupling.in_linear:
+        return CoupledTLinear(d_in, d_out, tube, transform, bias=bias, coupling=coupling)
+    return TLinear(d_in, d_out, tube, transform, bias=bias)

@@ -1,0 +1,142 @@
+"""From images to tokens (paper, Sections 3.1, 4.2 and 4.3): patches, embeddings, class token, positions."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from tcpvit.algebra.checks import nearest
+from tcpvit.layers.linear import TLinear, init_weight_
+from tcpvit.layers.transform import HatTransform, attach_transform
+
+PATCH_EMBEDS = ("none", "shared", "t_linear", "linear")
+
+
+def patchify(images: Tensor, patch: int) -> Tensor:
+    """Patch tensorisation (Eq. patch): (B, C, H, W) -> (B, N, P², C), pixels of a patch row by row.
+
+    >>> patchify(torch.zeros(2, 3, 32, 32), 4).shape
+    torch.Size([2, 64, 16, 3])
+    """
+    B, C, H, W = images.shape
+    grid = images.reshape(B, C, H // patch, patch, W // patch, patch)
+    return grid.permute(0, 2, 4, 3, 5, 1).reshape(B, -1, patch * patch, C)
+
+
+def patchify_slices(images: Tensor, patch: int) -> Tensor:
+    """The same with channels as slices first: (B, C, H, W) -> (C, B, N, P²).
+
+    >>> patchify_slices(torch.zeros(2, 3, 32, 32), 4).shape
+    torch.Size([3, 2, 64, 16])
+    """
+    B, C, H, W = images.shape
+    grid = images.reshape(B, C, H // patch, patch, W // patch, patch)
+    return grid.permute(1, 0, 2, 4, 3, 5).reshape(C, B, -1, patch * patch)
+
+
+class PatchEmbed(nn.Module):
+    """Patch embedding of the standard ViT (Eq. std_embed): (B, C, H, W) -> (B, N, D)."""
+
+    def __init__(self, in_chans: int, patch: int, dim: int):
+        super().__init__()
+        self.patch = patch
+        self.proj = nn.Linear(in_chans * patch * patch, dim)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(B, C, H, W) -> (B, N, D)."""
+        return self.proj(patchify(images, self.patch).flatten(2))
+
+
+class TPatchEmbed(nn.Module):
+    """Patches as hat-domain tensor tokens, (B, C, H, W) -> (C, B, N, d).
+
+    `kind` is one of none (the patch is the token, the paper's classifier), shared (one P²×d matrix for all slices,
+    the paper's Pet backbone), t_linear (one matrix and bias per slice), linear (a dense map to d·C features).
+    """
+
+    transform: HatTransform
+
+    def __init__(self, in_chans: int, patch: int, d: int, transform: HatTransform, kind: str = "none"):
+        super().__init__()
+        _check_patch_embed(kind, in_chans, patch, d, transform.tube)
+        self.patch, self.kind = patch, kind
+        attach_transform(self, transform, transform.tube)
+        pixels = patch * patch
+        if kind == "shared":
+            self.weight = nn.Parameter(torch.empty(pixels, d))
+            init_weight_(self.weight, fan_in=pixels)
+        elif kind == "t_linear":
+            self.proj: TLinear | nn.Linear = TLinear(pixels, d, transform.tube, transform)
+        elif kind == "linear":
+            self.proj = nn.Linear(in_chans * pixels, d * transform.tube)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(B, C, H, W) -> (C, B, N, d)."""
+        if self.kind == "linear":
+            tokens = self.proj(patchify(images, self.patch).flatten(2))  # (B, N, d·C)
+            return self.transform.enter(tokens.unflatten(-1, (-1, self.transform.tube)))
+        x_hat = self.transform.to_hat(patchify_slices(images, self.patch))  # (C, B, N, P²)
+        if self.kind == "none":
+            return x_hat
+        return x_hat @ self.weight if self.kind == "shared" else self.proj(x_hat)
+
+    def extra_repr(self) -> str:
+        """What `repr` shows."""
+        return f"patch={self.patch}, kind={self.kind}"
+
+
+def _check_patch_embed(kind: str, in_chans: int, patch: int, d: int, tube: int) -> None:
+    if kind not in PATCH_EMBEDS:
+        raise ValueError(f"no patch embedding is called {kind!r}{nearest(kind, PATCH_EMBEDS)}")
+    if kind != "linear" and tube != in_chans:
+        raise ValueError(
+            f"patch_embed={kind!r} keeps the image's {in_chans} channels as the tube, but the tube is {tube}; "
+            "take patch_embed='linear'"
+        )
+    if kind == "none" and d != patch * patch:
+        raise ValueError(
+            f"patch_embed='none' makes slices of width P² = {patch * patch}, but the width asked for is {d}; "
+            "take patch_embed='t_linear', 'shared' or 'linear'"
+        )
+
+
+class TokenEmbedding(nn.Module):
+    """Class token and positions (Eqs. std_embed, embed): (*lead, N, d) -> (*lead, 1 + N, d).
+
+    `lead` is (1,) for the standard ViT and (C, 1) for tensor tokens, which are embedded in the hat domain.
+    Positions of another grid are resampled from the learned one.
+
+    >>> embed = TokenEmbedding((3, 1), grid=(8, 8), d=16)
+    >>> embed(torch.zeros(3, 2, 64, 16), (8, 8)).shape, embed(torch.zeros(3, 2, 24, 16), (4, 6)).shape
+    (torch.Size([3, 2, 65, 16]), torch.Size([3, 2, 25, 16]))
+    """
+
+    def __init__(self, lead: tuple[int, ...], grid: tuple[int, int], d: int, drop: float = 0.0):
+        super().__init__()
+        self.grid = grid
+        self.cls_token = nn.Parameter(torch.empty(*lead, 1, d))
+        self.pos_embed = nn.Parameter(torch.empty(*lead, 1 + grid[0] * grid[1], d))
+        self.drop = nn.Dropout(drop)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the class token and the positions anew."""
+        nn.init.trunc_normal_(self.cls_token, std=0.02)
+        nn.init.trunc_normal_(self.pos_embed, std=0.02)
+
+    def forward(self, tokens: Tensor, grid: tuple[int, int]) -> Tensor:
+        """(*lead, N, d) -> (*lead, 1 + N, d), for tokens that lie on `grid`."""
+        cls_token = self.cls_token.expand(*tokens.shape[:-2], 1, -1)
+        x = torch.cat([cls_token, tokens], dim=-2) + self.positions(grid)
+        return self.drop(x)
+
+    def positions(self, grid: tuple[int, int]) -> Tensor:
+        """The positions for `grid`, (*lead, 1 + N, d): the learned ones, resampled bicubically if the grid differs."""
+        if grid == self.grid:
+            return self.pos_embed
+        cls_position, positions = self.pos_embed[..., :1, :], self.pos_embed[..., 1:, :]
+        lead, d = positions.shape[:-2], positions.shape[-1]
+        planes = positions.reshape(-1, *self.grid, d).permute(0, 3, 1, 2)  # (lead, d, h, w)
+        planes = F.interpolate(planes.float(), grid, mode="bicubic", antialias=True).to(positions.dtype)
+        return torch.cat([cls_position, planes.flatten(2).mT.reshape(*lead, -1, d)], dim=-2)

@@ -1,0 +1,162 @@
+"""t-Linear (paper, Def. 3.1): Y = X ⋆ W, one batched product over the slices of the hat domain."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from tcpvit.algebra.transforms import AnyTransform
+from tcpvit.layers.transform import HatTransform, attach_transform
+
+TransformOf = str | AnyTransform | HatTransform | Tensor
+
+
+def slice_linear(x_hat: Tensor, weight_hat: Tensor, bias_hat: Tensor | None = None) -> Tensor:
+    """Slice k of the result is x̂_k Ŵ_k + b̂_k: (C, ..., d_in) and (C, d_in, d_out) -> (C, ..., d_out).
+
+    >>> slice_linear(torch.ones(3, 2, 5, 4), torch.ones(3, 4, 6)).shape
+    torch.Size([3, 2, 5, 6])
+    """
+    rows = x_hat.flatten(1, -2)  # (C, B·N, d_in)
+    y_hat = rows @ weight_hat if bias_hat is None else torch.baddbmm(bias_hat, rows, weight_hat)
+    return y_hat.view(*x_hat.shape[:-1], weight_hat.shape[-1])
+
+
+def init_weight_(weight: Tensor, fan_in: int) -> None:
+    """The one scheme of this library: normal, cut at two deviations of 1/√fan_in. A slice's fan-in is d, not d·C."""
+    nn.init.trunc_normal_(weight, std=1 / math.sqrt(fan_in), a=-2 / math.sqrt(fan_in), b=2 / math.sqrt(fan_in))
+
+
+class TLinear(nn.Module):
+    """Linear map between tensor tokens; 1/C of the weights of nn.Linear(d_in·C, d_out·C).
+
+    Lives inside an encoder, in the hat domain: takes and returns slices first, (C, ..., d_in) -> (C, ..., d_out).
+
+    >>> layer = TLinear(16, 32, tube=3)
+    >>> layer(torch.randn(3, 2, 65, 16)).shape, layer.weight.shape
+    (torch.Size([3, 2, 65, 32]), torch.Size([16, 32, 3]))
+    """
+
+    transform: HatTransform
+
+    def __init__(self, d_in: int, d_out: int, tube: int, transform: TransformOf = "dct", *, bias: bool = True):
+        super().__init__()
+        self.d_in, self.d_out, self.tube = d_in, d_out, tube
+        attach_transform(self, transform, tube)
+        self.weight_hat = nn.Parameter(torch.empty(tube, d_in, d_out))  # Ŵ, one matrix per slice
+        self.bias_hat = nn.Parameter(torch.empty(tube, 1, d_out)) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the weights anew."""
+        init_weight_(self.weight_hat, fan_in=self.d_in)
+        if self.bias_hat is not None:
+            nn.init.zeros_(self.bias_hat)
+
+    @property
+    def weight(self) -> Tensor:
+        """W in the spatial domain, (d_in, d_out, C), differentiable."""
+        return self.transform.leave(self.weight_hat)
+
+    def forward(self, x_hat: Tensor) -> Tensor:
+        """(C, ..., d_in) -> (C, ..., d_out)."""
+        return slice_linear(x_hat, self.weight_hat, self.bias_hat)
+
+    def extra_repr(self) -> str:
+        """What `repr` shows."""
+        return f"d_in={self.d_in}, d_out={self.d_out}, tube={self.tube}, bias={self.bias_hat is not None}"
+
+
+class TubalLinear(nn.Module):
+    """The drop-in for nn.Linear: flat features with the tube fastest, (..., in) -> (..., out), spatial domain.
+
+    `weight` is the differentiable dense (out, in) matrix, because other people's code reads it.
+
+    >>> layer = TubalLinear(48, 96, tube=3)
+    >>> x = torch.randn(2, 65, 48)
+    >>> layer(x).shape, layer.weight.shape, sum(p.numel() for p in layer.parameters())
+    (torch.Size([2, 65, 96]), torch.Size([96, 48]), 1632)
+    >>> torch.allclose(layer(x), layer.to_dense()(x), atol=1e-5)
+    True
+    """
+
+    transform: HatTransform
+
+    def __init__(
+        self, in_features: int, out_features: int, tube: int, transform: TransformOf = "dct", *, bias: bool = True
+    ):
+        super().__init__()
+        for name, features in (("in_features", in_features), ("out_features", out_features)):
+            if features % tube:
+                raise ValueError(f"{name}={features} is no multiple of the tube {tube}; choose a divisor of {features}")
+        self.in_features, self.out_features, self.tube = in_features, out_features, tube
+        attach_transform(self, transform, tube)
+        self.weight_hat = nn.Parameter(torch.empty(tube, in_features // tube, out_features // tube))
+        self.bias = nn.Parameter(torch.empty(out_features)) if bias else None  # flat and spatial, as nn.Linear's
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the weights anew."""
+        init_weight_(self.weight_hat, fan_in=self.weight_hat.shape[1])
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    @property
+    def weight(self) -> Tensor:
+        """The dense (out, in) matrix of this layer, differentiable."""
+        matrix, inverse = self.transform.matrices()
+        # dense[(o, p), (i, q)] = Σ_k M⁻¹[p, k] Ŵ[k, i, o] M[k, q]
+        dense = torch.einsum(
+            "pk,kio,kq->opiq", inverse.to(self.weight_hat), self.weight_hat, matrix.to(self.weight_hat)
+        )
+        return dense.reshape(self.out_features, self.in_features)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., in) -> (..., out)."""
+        x_hat = self.transform.enter(x.unflatten(-1, (-1, self.tube)))  # (C, ..., d_in)
+        y = self.transform.leave(slice_linear(x_hat, self.weight_hat)).flatten(-2)  # (..., d_out·C)
+        return y if self.bias is None else y + self.bias
+
+    def to_dense(self) -> nn.Linear:
+        """The nn.Linear that computes the same."""
+        dense = nn.Linear(
+            self.in_features,
+            self.out_features,
+            bias=self.bias is not None,
+            device=self.weight_hat.device,
+            dtype=self.weight_hat.dtype,
+        )
+        with torch.no_grad():
+            dense.weight.copy_(self.weight)
+            if self.bias is not None:
+                dense.bias.copy_(self.bias)
+        return dense
+
+    @classmethod
+    def from_dense(cls, linear: nn.Linear, tube: int, transform: TransformOf = "dct") -> tuple[TubalLinear, float]:
+        """The c-product layer nearest to `linear` in the Frobenius norm, and its relative error ‖W − W'‖ / ‖W‖.
+
+        It keeps the diagonal blocks of the weight in the hat basis; they are nearest if the transform is orthogonal.
+        """
+        layer = cls(linear.in_features, linear.out_features, tube, transform, bias=linear.bias is not None)
+        layer.to(linear.weight.device, linear.weight.dtype)
+        if not layer.transform.is_orthogonal:
+            raise ValueError(
+                f"the nearest layer is known for orthogonal transforms only, {layer.transform.name} is not one"
+            )
+        dense = linear.weight.detach()
+        matrix, inverse = (m.to(dense) for m in layer.transform.matrices())
+        blocks = dense.view(linear.out_features // tube, tube, linear.in_features // tube, tube)  # (o, p, i, q)
+        with torch.no_grad():
+            layer.weight_hat.copy_(torch.einsum("kp,opiq,qk->kio", matrix, blocks, inverse))
+            if layer.bias is not None:
+                layer.bias.copy_(linear.bias)
+            error = torch.linalg.norm(dense - layer.weight) / torch.linalg.norm(dense).clamp_min(1e-38)
+        return layer, error.item()
+
+    def extra_repr(self) -> str:
+        """What `repr` shows."""
+        has_bias = self.bias is not None
+        return f"in_features={self.in_features}, out_features={self.out_features}, tube={self.tube}, bias={has_bias}"

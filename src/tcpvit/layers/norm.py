@@ -1,0 +1,36 @@
+"""t-LayerNorm (paper, Def. t-LayerNorm): each token is normalised in each hat slice by itself.
+
+PyTorch's √(σ² + ε) stands in place of the paper's σ + ε; `reference.literal_t_layer_norm` has the latter.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+EPS = 1e-6  # timm's, for Std and TCP alike
+
+
+class TLayerNorm(nn.Module):
+    """LayerNorm over the d features of every slice, slices first: (C, ..., d) -> (C, ..., d).
+
+    >>> y = TLayerNorm(16, tube=3)(torch.randn(3, 2, 65, 16))
+    >>> y.mean(-1).abs().max() < 1e-5
+    tensor(True)
+    """
+
+    def __init__(self, d: int, tube: int, eps: float = EPS):
+        super().__init__()
+        self.d, self.tube, self.eps = d, tube, eps
+        self.weight_hat = nn.Parameter(torch.ones(tube, 1, d))  # γ
+        self.bias_hat = nn.Parameter(torch.zeros(tube, 1, d))  # β
+
+    def forward(self, x_hat: Tensor) -> Tensor:
+        """(C, ..., d) -> (C, ..., d)."""
+        normed = F.layer_norm(x_hat, (self.d,), eps=self.eps).flatten(1, -2)  # (C, B·N, d)
+        return torch.addcmul(self.bias_hat, normed, self.weight_hat).view(x_hat.shape)
+
+    def extra_repr(self) -> str:
+        """What `repr` shows."""
+        return f"d={self.d}, tube={self.tube}, eps={self.eps}"

@@ -1,0 +1,112 @@
+"""The transform of an encoder: Φ once on the way in, Φ⁻¹ once on the way out (paper, Section 2.2).
+
+Inside an encoder activations are slices first, (C, ..., d), so a transform is one product with a C×C matrix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tcpvit.algebra.transforms import AnyTransform, LearnedTransform, MatrixTransform, get_transform
+
+# Transforms whose matrix follows from their name; all others are saved with the weights.
+FROM_DATA = "data_driven"
+
+
+def mix_slices(matrix: Tensor, x: Tensor) -> Tensor:
+    """Σ_l M[k, l]·x_l for every k: (C', C) and (C, ...) -> (C', ...).
+
+    >>> mix_slices(torch.ones(1, 3), torch.ones(3, 2))
+    tensor([[3., 3.]])
+    """
+    return (matrix @ x.flatten(1)).view(matrix.shape[0], *x.shape[1:])
+
+
+class HatTransform(nn.Module):
+    """A real tube transform as a module: it moves and is saved with its encoder.
+
+    >>> phi = HatTransform("dct", 3)
+    >>> tokens = torch.randn(2, 5, 4, 3)                     # (B, N, d, C)
+    >>> phi.enter(tokens).shape
+    torch.Size([3, 2, 5, 4])
+    >>> torch.allclose(phi.leave(phi.enter(tokens)), tokens, atol=1e-5)
+    True
+    """
+
+    matrix: Tensor
+    inverse_matrix: Tensor
+
+    def __init__(self, transform: str | AnyTransform | Tensor, tube: int):
+        super().__init__()
+        self.tube = tube
+        if transform == FROM_DATA:  # the matrix itself comes with the weights
+            transform = MatrixTransform(torch.eye(tube), FROM_DATA)
+        found = get_transform(transform, tube)
+        if found.is_complex:
+            raise ValueError(
+                f"layers compute with real numbers, but {found!r} is complex; take 'dct', 'haar' or another"
+            )
+        self.name = found.name
+        self.is_orthogonal = found.is_orthogonal
+        self.learned = found if isinstance(found, LearnedTransform) else None
+        self._exact: tuple[Tensor, Tensor] | None = None
+        if isinstance(found, LearnedTransform):
+            return
+        derived = not isinstance(found, MatrixTransform) and found.name != FROM_DATA
+        if derived:
+            self._exact = (found.matrix, found.inverse_matrix)
+        dtype = torch.get_default_dtype()
+        self.register_buffer("matrix", found.matrix.to(dtype), persistent=not derived)
+        self.register_buffer("inverse_matrix", found.inverse_matrix.to(dtype), persistent=not derived)
+
+    def matrices(self) -> tuple[Tensor, Tensor]:
+        """M and M⁻¹."""
+        if self.learned is not None:
+            return self.learned.matrix, self.learned.inverse_matrix
+        return self.matrix, self.inverse_matrix
+
+    def to_hat(self, x: Tensor) -> Tensor:
+        """Slices first in the spatial domain -> slices first in the hat domain, (C, ...) both."""
+        return mix_slices(self.matrices()[0].to(x.dtype), x)
+
+    def to_spatial(self, x_hat: Tensor) -> Tensor:
+        """The inverse of `to_hat`."""
+        return mix_slices(self.matrices()[1].to(x_hat.dtype), x_hat)
+
+    def enter(self, x: Tensor) -> Tensor:
+        """(..., d, C) in the spatial domain -> (C, ..., d) in the hat domain."""
+        matrix = self.matrices()[0].to(x.dtype)
+        return (matrix @ x.reshape(-1, self.tube).mT).view(self.tube, *x.shape[:-1])
+
+    def leave(self, x_hat: Tensor) -> Tensor:
+        """(C, ..., d) in the hat domain -> (..., d, C) in the spatial domain."""
+        inverse = self.matrices()[1].to(x_hat.dtype)
+        return (x_hat.flatten(1).mT @ inverse.mT).view(*x_hat.shape[1:], self.tube)
+
+    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> HatTransform:
+        """After a change of dtype or device take the matrices anew from float64, so that nothing is rounded twice."""
+        super()._apply(fn, recurse)
+        if self._exact is not None:
+            self.matrix, self.inverse_matrix = (m.to(self.matrix.device, self.matrix.dtype) for m in self._exact)
+        return self
+
+    def extra_repr(self) -> str:
+        """What `repr` shows."""
+        return f"{self.name}, tube={self.tube}"
+
+
+def attach_transform(layer: nn.Module, transform: str | AnyTransform | HatTransform | Tensor, tube: int) -> None:
+    """Give `layer` its `.transform`: one of its own, or the one of the encoder it lives in.
+
+    A shared transform is registered by its owner alone, so that it stands in the state dict once.
+    """
+    if isinstance(transform, HatTransform):
+        if transform.tube != tube:
+            raise ValueError(f"the transform has tube {transform.tube}, the layer {tube}; they should be equal")
+        object.__setattr__(layer, "transform", transform)
+    else:
+        layer.transform = HatTransform(transform, tube)
