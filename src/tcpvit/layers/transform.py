@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tcpvit.algebra.transforms import AnyTransform, LearnedTransform, MatrixTransform, get_transform
+from tcpvit.algebra.transforms import AnyTransform, LearnedTransform, MatrixTransform, get_transform, list_transforms
 
-# Transforms whose matrix follows from their name; all others are saved with the weights.
-FROM_DATA = "data_driven"
+# Transforms that no name determines: their matrix is saved with the weights and comes back with them.
+STORED = ("data_driven", "matrix")
 
 
 def mix_slices(matrix: Tensor, x: Tensor) -> Tensor:
@@ -43,8 +43,8 @@ class HatTransform(nn.Module):
     def __init__(self, transform: str | AnyTransform | Tensor, tube: int):
         super().__init__()
         self.tube = tube
-        if transform == FROM_DATA:  # the matrix itself comes with the weights
-            transform = MatrixTransform(torch.eye(tube), FROM_DATA)
+        if isinstance(transform, str) and transform in STORED:  # the identity until weights are loaded
+            transform = MatrixTransform(torch.eye(tube), transform)
         found = get_transform(transform, tube)
         if found.is_complex:
             raise ValueError(
@@ -56,7 +56,9 @@ class HatTransform(nn.Module):
         self._exact: tuple[Tensor, Tensor] | None = None
         if isinstance(found, LearnedTransform):
             return
-        derived = not isinstance(found, MatrixTransform) and found.name != FROM_DATA
+        derived = found.name in list_transforms() or found.name.startswith("wavelet:")
+        if not derived and found.name not in STORED:
+            self.name = "matrix"
         if derived:
             self._exact = (found.matrix, found.inverse_matrix)
         dtype = torch.get_default_dtype()

@@ -1,0 +1,158 @@
+"""What a ViT is made of: one frozen dataclass for Std and TCP, whose unknown keys and unfit sizes are errors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from tcpvit.algebra.checks import nearest
+from tcpvit.layers.attention import ATTENTIONS, check_heads
+from tcpvit.layers.coupling import Coupling
+from tcpvit.layers.embed import PATCH_EMBEDS
+from tcpvit.layers.mlp import ACTIVATION_DOMAINS
+
+KINDS = ("std", "tcp")
+POOLS = ("token", "avg")
+
+
+@dataclass(frozen=True)
+class ViTConfig:
+    """A standard ViT (`kind="std"`) or a TCP-ViT (`kind="tcp"`); `embed_dim` is the full width d·C of both.
+
+    >>> ViTConfig(kind="tcp", img_size=32, patch_size=4).d
+    16
+    """
+
+    kind: str
+    img_size: int | tuple[int, int]
+    patch_size: int
+    in_chans: int = 3
+    num_classes: int = 10
+    global_pool: str = "token"  # the class token, or "avg": the mean of the patch tokens
+    embed_dim: int | None = None  # full width; None: P²·in_chans, the paper's
+    depth: int = 4
+    num_heads: int = 4  # TCP: heads in each slice
+    mlp_ratio: float = 4.0
+    qkv_bias: bool = True
+    drop_rate: float = 0.0
+    attn_drop_rate: float = 0.0
+    drop_path_rate: float = 0.0  # of the last block, rising linearly from 0
+    patch_embed: str | None = None  # None: what fits best, see `embedding`
+    # From here on TCP only.
+    tube: int | None = None  # C; None: the image's channels
+    transform: str = "dct"
+    attention: str = "slice"
+    activation_domain: str = "transform"
+    coupling: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name, value, known in (
+            ("kind", self.kind, KINDS),
+            ("global_pool", self.global_pool, POOLS),
+            ("attention", self.attention, ATTENTIONS),
+            ("activation_domain", self.activation_domain, ACTIVATION_DOMAINS),
+            ("patch_embed", self.patch_embed or "linear", PATCH_EMBEDS),
+        ):
+            if value not in known:
+                raise ValueError(f"{name}={value!r} is unknown{nearest(value, known)}")
+        for name in ("patch_size", "in_chans", "depth", "num_heads"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is at least 1, got {getattr(self, name)}")
+        if self.num_classes < 0:
+            raise ValueError(f"num_classes is at least 0 (0: no head), got {self.num_classes}")
+        object.__setattr__(self, "coupling", _words(self.coupling))
+        Coupling.parse(self.coupling)
+        self.grid_of(*self.image_shape)
+        if self.kind == "std":
+            self._check_std()
+        else:
+            self._check_tcp()
+
+    def _check_std(self) -> None:
+        defaults = {f.name: f.default for f in fields(self)}
+        for name in ("tube", "transform", "attention", "activation_domain", "coupling"):
+            if getattr(self, name) != defaults[name]:
+                raise ValueError(f"{name} is an option of TCP models, but this is a standard ViT; leave it out")
+        if self.embedding != "linear":
+            raise ValueError(f"a standard ViT has patch_embed='linear', got {self.patch_embed!r}")
+        check_heads(self.width, self.num_heads, "width")
+
+    def _check_tcp(self) -> None:
+        if self.tube_length < 1 or self.width % self.tube_length:
+            divisors = [c for c in range(1, self.width + 1) if self.width % c == 0]
+            raise ValueError(
+                f"the tube {self.tube_length} does not divide the width {self.width}; take one of {divisors}"
+            )
+        check_heads(self.d, self.num_heads, "slice width")
+
+    @property
+    def image_shape(self) -> tuple[int, int]:
+        """(height, width) of the images it is built for."""
+        return (self.img_size, self.img_size) if isinstance(self.img_size, int) else self.img_size
+
+    def grid_of(self, height: int, width: int) -> tuple[int, int]:
+        """How many patches an image of that size has, down and across."""
+        if height % self.patch_size or width % self.patch_size or not height or not width:
+            raise ValueError(
+                f"an image of {height}×{width} does not divide into patches of {self.patch_size}; "
+                f"resize or pad it to a multiple of {self.patch_size}"
+            )
+        return height // self.patch_size, width // self.patch_size
+
+    @property
+    def width(self) -> int:
+        """The full width D = d·C of a token."""
+        return self.embed_dim or self.patch_size**2 * self.in_chans
+
+    @property
+    def tube_length(self) -> int:
+        """C: the tube of a TCP model, 1 for a standard ViT."""
+        if self.kind == "std":
+            return 1
+        return self.in_chans if self.tube is None else self.tube
+
+    @property
+    def d(self) -> int:
+        """The width of a slice."""
+        return self.width // self.tube_length
+
+    @property
+    def embedding(self) -> str:
+        """`patch_embed`, or where it is None: linear if the tube is not the channels, none if d = P², else t_linear."""
+        if self.patch_embed is not None:
+            return self.patch_embed
+        if self.kind == "std" or self.tube_length != self.in_chans:
+            return "linear"
+        return "none" if self.d == self.patch_size**2 else "t_linear"
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
+
+    @classmethod
+    def from_dict(cls, options: Mapping[str, Any]) -> ViTConfig:
+        """From JSON; an unknown key is an error that names the nearest one."""
+        check_keys(options, cls)
+        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}
+        return cls(**values)
+
+
+def check_keys(options: Mapping[str, Any], config_class: type) -> None:
+    """Every key is a field of the dataclass.
+
+    >>> check_keys({"dept": 4}, ViTConfig)
+    Traceback (most recent call last):
+    ValueError: 'dept' is no option of ViTConfig; did you mean 'depth'? Known: kind, img_size, ...
+    """
+    known = [f.name for f in fields(config_class)]
+    for key in options:
+        if key not in known:
+            raise ValueError(f"{key!r} is no option of {config_class.__name__}{nearest(key, known)}")
+
+
+def _words(coupling: Any) -> tuple[str, ...]:
+    """A coupling as strings, however it was written."""
+    if coupling is None or coupling in ("", "none"):
+        return ()
+    return tuple(coupling.split("+")) if isinstance(coupling, str) else tuple(coupling)

@@ -1,0 +1,29 @@
+"""The presets: the paper's two pairs (Section 6), and the 224×224 families with their Std twins."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from tcpvit.models.config import ViTConfig
+
+# Classification, 32×32: 119,194 and 43,114 parameters.
+_cifar = partial(ViTConfig, img_size=32, patch_size=4, depth=4, num_heads=4)
+
+# Segmentation backbones, 128×128: 1,275,072 and 455,680 parameters.
+_pet = partial(ViTConfig, img_size=128, patch_size=8, num_classes=0, depth=4, num_heads=4, mlp_ratio=2.0)
+
+# DeiT's sizes. TCP has H/C heads in each of its 3 slices, all of size 64: as many softmax maps as Std.
+_deit = partial(ViTConfig, img_size=224, patch_size=16, num_classes=1000, depth=12)
+
+PRESETS: dict[str, ViTConfig] = {
+    "std_vit_cifar": _cifar("std"),
+    "tcp_vit_cifar": _cifar("tcp"),
+    "std_vit_pet_backbone": _pet("std"),
+    "tcp_vit_pet_backbone": _pet("tcp", patch_embed="shared"),
+    "std_vit_tiny_patch16_224": _deit("std", embed_dim=192, num_heads=3),
+    "tcp_vit_tiny_patch16_224": _deit("tcp", embed_dim=192, num_heads=1),
+    "std_vit_small_patch16_224": _deit("std", embed_dim=384, num_heads=6),
+    "tcp_vit_small_patch16_224": _deit("tcp", embed_dim=384, num_heads=2),
+    "std_vit_base_patch16_224": _deit("std", embed_dim=768, num_heads=12),
+    "tcp_vit_base_patch16_224": _deit("tcp", embed_dim=768, num_heads=4),
+}

@@ -1,0 +1,114 @@
+"""Saving, loading and sharing models: safetensors and config.json through huggingface_hub's mixin, never a pickle."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from huggingface_hub import ModelHubMixin, hf_hub_download
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
+ARCHITECTURES: dict[str, type[Pretrained]] = {}
+
+
+class Pretrained(ModelHubMixin, library_name="tcpvit", license="apache-2.0", tags=["tcp-vit", "c-product"]):
+    """Gives a model `save_pretrained`, `from_pretrained` and `push_to_hub`; it has a `config` of `config_class`."""
+
+    config_class: ClassVar[Any]
+    config: Any
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        ARCHITECTURES[cls.__name__] = cls
+
+    def _save_pretrained(self, save_directory: Path) -> None:
+        assert isinstance(self, nn.Module)
+        weights = {name: tensor.contiguous() for name, tensor in self.state_dict().items()}
+        content = {"library": "tcpvit", "architecture": type(self).__name__, "options": self.config.to_dict()}
+        save_file(weights, save_directory / WEIGHTS, metadata={"format": "pt"})
+        (save_directory / CONFIG).write_text(json.dumps(content, indent=2) + "\n")
+
+    @classmethod
+    def _from_pretrained(cls, *, model_id: str, **download: Any) -> Any:
+        download.pop("model_kwargs", None)
+        content = read_config(_fetch(model_id, CONFIG, download))
+        architecture: Any = ARCHITECTURES[content["architecture"]]
+        if not issubclass(architecture, cls):
+            raise ValueError(
+                f"{model_id} holds a {architecture.__name__}, not a {cls.__name__}; use tcpvit.from_pretrained"
+            )
+        model = architecture(architecture.config_class.from_dict(content["options"]))
+        load_weights(model, _fetch(model_id, WEIGHTS, download))
+        return model.eval()
+
+
+def save_pretrained(model: Pretrained, folder: str | Path) -> None:
+    """Write `config.json` and `model.safetensors` into `folder`."""
+    if not isinstance(model, Pretrained):
+        raise ValueError(f"save_pretrained takes a model of this library, got {type(model).__name__}")
+    model.save_pretrained(folder)
+
+
+def from_pretrained(folder: str | Path, **download: Any) -> Any:
+    """The model saved in `folder`, or in that repository of the Hugging Face Hub, in eval mode."""
+    return Pretrained.from_pretrained(folder, **download)
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """config.json of one of our models."""
+    try:
+        content = json.loads(path.read_text())
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is no JSON file ({error}); save the model again") from error
+    if not isinstance(content, dict) or content.get("library") != "tcpvit":
+        raise ValueError(f"{path} does not describe a tcpvit model; was it written by another library?")
+    known = sorted(ARCHITECTURES)
+    if content.get("architecture") not in known or not isinstance(content.get("options"), dict):
+        raise ValueError(f"{path} names the architecture {content.get('architecture')!r}; this version knows {known}")
+    return content
+
+
+def load_weights(model: nn.Module, path: Path) -> None:
+    """Load `path` into `model`; weights that are missing, unknown or of another shape are an error that names them."""
+    weights = _read_weights(path)
+    expected = model.state_dict()
+    problems = [f"{name} is missing" for name in expected if name not in weights]
+    problems += [f"{name} is unknown" for name in weights if name not in expected]
+    problems += [
+        f"{name} has shape {tuple(weights[name].shape)}, the model {tuple(expected[name].shape)}"
+        for name in expected
+        if name in weights and weights[name].shape != expected[name].shape
+    ]
+    if problems:
+        more = f" and {len(problems) - 5} more" if len(problems) > 5 else ""
+        raise ValueError(f"the weights of {path} do not fit the model: {'; '.join(problems[:5])}{more}")
+    dtypes = {tensor.dtype for tensor in weights.values() if tensor.is_floating_point()}
+    if len(dtypes) == 1:
+        model.to(dtypes.pop())
+    model.load_state_dict(weights)
+
+
+def _read_weights(path: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError, torch.serialization.pickle.UnpicklingError) as error:
+        raise ValueError(f"{path} is no complete safetensors file ({error}); copy or download it again") from error
+
+
+def _fetch(model_id: str, name: str, download: dict[str, Any]) -> Path:
+    """A file of a local folder or of the Hub."""
+    if Path(model_id).is_dir():
+        path = Path(model_id) / name
+        if not path.is_file():
+            raise ValueError(f"{model_id} has no {name}; a saved model has {CONFIG} and {WEIGHTS}")
+        return path
+    try:
+        return Path(hf_hub_download(model_id, name, **download))
+    except (HFValidationError, HfHubHTTPError, OSError) as error:
+        raise ValueError(f"{model_id} is no folder, and the Hub gave no {name} for it: {error}") from error

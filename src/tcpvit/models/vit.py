@@ -1,0 +1,197 @@
+"""The Vision Transformer (paper, Sections 3 and 4): one skeleton for Std-ViT and TCP-ViT.
+
+The two differ in the layers they are given. Inside, tokens are (B, 1+N, D) for Std-ViT and (C, B, 1+N, d) in the hat
+domain for TCP-ViT; outside, both give (B, 1+N, D) with the tube fastest, D = d·C.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tcpvit.algebra.transforms import AnyTransform
+from tcpvit.layers import Block, Coupling, HatTransform, PatchEmbed, TBlock, TLayerNorm, TokenEmbedding, TPatchEmbed
+from tcpvit.layers.groups import undecayed_names
+from tcpvit.layers.linear import init_weight_
+from tcpvit.layers.norm import EPS
+from tcpvit.models.config import POOLS, ViTConfig
+from tcpvit.models.pretrained import Pretrained
+
+
+class VisionTransformer(Pretrained, nn.Module):
+    """Std-ViT or TCP-ViT, as its config says. `transform` gives a TCP-ViT a transform that no name determines.
+
+    >>> model = VisionTransformer(ViTConfig(kind="tcp", img_size=32, patch_size=4))
+    >>> model(torch.randn(2, 3, 32, 32)).shape, sum(p.numel() for p in model.parameters())
+    (torch.Size([2, 10]), 43114)
+    """
+
+    config_class = ViTConfig
+
+    def __init__(self, config: ViTConfig, transform: AnyTransform | Tensor | None = None):
+        super().__init__()
+        self.config = config
+        self.num_classes, self.num_features, self.embed_dim = config.num_classes, config.width, config.width
+        self.global_pool = config.global_pool
+        if config.kind == "std":
+            self._build_std(config)
+        else:
+            self._build_tcp(config, config.transform if transform is None else transform)
+        self.head = nn.Linear(config.width, config.num_classes) if config.num_classes else nn.Identity()
+        self.apply(_init_dense)
+
+    def _build_std(self, config: ViTConfig) -> None:
+        self.transform: HatTransform | None = None
+        self.patch_embed: nn.Module = PatchEmbed(config.in_chans, config.patch_size, config.width)
+        self.embed = TokenEmbedding((1,), config.grid_of(*config.image_shape), config.width, config.drop_rate)
+        self._stack(partial(Block, config.width, config.num_heads))
+        self.norm: nn.Module = nn.LayerNorm(config.width, eps=EPS)
+
+    def _build_tcp(self, config: ViTConfig, transform: str | AnyTransform | Tensor) -> None:
+        tube, d = config.tube_length, config.d
+        self.transform = phi = HatTransform(transform, tube)
+        self.patch_embed = TPatchEmbed(config.in_chans, config.patch_size, d, phi, config.embedding)
+        self.embed = TokenEmbedding((tube, 1), config.grid_of(*config.image_shape), d, config.drop_rate)
+        block = partial(
+            TBlock,
+            d,
+            config.num_heads,
+            tube,
+            phi,
+            attention=config.attention,
+            activation_domain=config.activation_domain,
+            coupling=Coupling.parse(config.coupling),
+        )
+        self._stack(block)
+        self.norm = TLayerNorm(d, tube)
+
+    def _stack(self, block: partial[Any]) -> None:
+        """The L blocks; stochastic depth rises linearly with depth."""
+        config = self.config
+        rates = torch.linspace(0, config.drop_path_rate, config.depth).tolist()
+        self.blocks = nn.ModuleList(
+            block(
+                mlp_ratio=config.mlp_ratio,
+                qkv_bias=config.qkv_bias,
+                drop=config.drop_rate,
+                attn_drop=config.attn_drop_rate,
+                drop_path=rate,
+            )
+            for rate in rates
+        )
+
+    # ------------------------------------------------------------------------------------------------- forward
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(B, C, H, W) -> logits (B, num_classes)."""
+        return self.forward_head(self.forward_features(images))
+
+    def forward_features(self, images: Tensor) -> Tensor:
+        """(B, C, H, W) -> tokens (B, 1+N, D) after the last norm, in the spatial domain."""
+        x = self._enter(images)
+        for block in self.blocks:
+            x = block(x)
+        return self._leave(self.norm(x))
+
+    def forward_head(self, tokens: Tensor, pre_logits: bool = False) -> Tensor:
+        """Tokens (B, 1+N, D) -> logits, or with `pre_logits` the pooled features (B, D)."""
+        pooled = tokens[:, 0] if self.global_pool == "token" else tokens[:, 1:].mean(1)
+        return pooled if pre_logits else self.head(pooled)
+
+    def _enter(self, images: Tensor) -> Tensor:
+        """Embedded tokens in the encoder's own layout."""
+        return self.embed(self.patch_embed(images), self._grid(images))
+
+    def _leave(self, x: Tensor) -> Tensor:
+        """From the encoder's layout to (B, 1+N, D)."""
+        return x if self.transform is None else self.transform.leave(x).flatten(-2)
+
+    def _grid(self, images: Tensor) -> tuple[int, int]:
+        if images.ndim != 4 or images.shape[1] != self.config.in_chans:
+            raise ValueError(f"images should be (B, {self.config.in_chans}, H, W), got shape {tuple(images.shape)}")
+        return self.config.grid_of(images.shape[2], images.shape[3])
+
+    def unflatten(self, tokens: Tensor) -> Tensor:
+        """Flat tokens (..., d·C) as tensor tokens (..., d, C), a view; C = 1 for Std-ViT."""
+        return tokens.unflatten(-1, (self.config.d, self.config.tube_length))
+
+    # --------------------------------------------------------------------------------------------- looking inside
+
+    def forward_intermediates(
+        self,
+        images: Tensor,
+        indices: int | list[int] | None = None,
+        *,
+        norm: bool = False,
+        return_prefix_tokens: bool = False,
+        output_fmt: str = "NCHW",
+        intermediates_only: bool = False,
+    ) -> Any:
+        """Tokens after the blocks `indices` (a count of last blocks, or a list; None: all), as timm gives them.
+
+        "NCHW" gives feature maps (B, D, H/P, W/P), "NLC" tokens (B, N, D). Without `intermediates_only` the result is
+        (final tokens, intermediates); with `return_prefix_tokens` each intermediate is a pair with the class token.
+        """
+        if output_fmt not in ("NCHW", "NLC"):
+            raise ValueError(f"output_fmt is 'NCHW' or 'NLC', got {output_fmt!r}")
+        take = self._block_indices(indices)
+        grid, x, found = self._grid(images), self._enter(images), []
+        for i, block in enumerate(self.blocks):
+            x = block(x)
+            if i in take:
+                tokens = self._leave(self.norm(x) if norm else x)
+                maps = tokens[:, 1:].mT.unflatten(-1, grid) if output_fmt == "NCHW" else tokens[:, 1:]
+                found.append((maps, tokens[:, :1]) if return_prefix_tokens else maps)
+        return found if intermediates_only else (self._leave(self.norm(x)), found)
+
+    def _block_indices(self, indices: int | list[int] | None) -> set[int]:
+        depth = len(self.blocks)
+        if indices is None:
+            return set(range(depth))
+        wanted = range(depth - indices, depth) if isinstance(indices, int) else [i % depth for i in indices]
+        if any(not -depth <= i < depth for i in (indices if isinstance(indices, list) else wanted)):
+            raise ValueError(f"indices={indices} names a block that does not exist; there are {depth} blocks")
+        return set(wanted)
+
+    @torch.no_grad()
+    def attention_maps(self, images: Tensor) -> list[Tensor]:
+        """The softmax maps of each block: (C, B, H, 1+N, 1+N) for slice attention, else (B, H, 1+N, 1+N)."""
+        x, maps = self._enter(images), []
+        block: Any
+        for block in self.blocks:
+            maps.append(block.attn.maps(block.norm1(x)))
+            x = block(x)
+        return maps
+
+    # ------------------------------------------------------------------------------------------------- timm's manners
+
+    def get_classifier(self) -> nn.Module:
+        """The head."""
+        return self.head
+
+    def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
+        """A new head for `num_classes` (0: none), and another pooling if given."""
+        pool = self.global_pool if global_pool is None else global_pool
+        if pool not in POOLS:
+            raise ValueError(f"global_pool is one of {POOLS}, got {pool!r}")
+        self.config = replace(self.config, num_classes=num_classes, global_pool=pool)
+        self.num_classes, self.global_pool = num_classes, pool
+        at = next(self.norm.parameters())
+        head = nn.Linear(self.num_features, num_classes) if num_classes else nn.Identity()
+        self.head = head.apply(_init_dense).to(at.device, at.dtype)
+
+    def no_weight_decay(self) -> set[str]:
+        """Names of the parameters that weight decay should leave alone."""
+        return undecayed_names(self)
+
+
+def _init_dense(module: nn.Module) -> None:
+    """Dense layers start as slices do, with their own fan-in."""
+    if isinstance(module, nn.Linear):
+        init_weight_(module.weight, fan_in=module.in_features)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
