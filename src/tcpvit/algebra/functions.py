@@ -1,0 +1,289 @@
+"""Functions of a tensor, slice by slice (paper, Section 2.4): inverses, norms, ranks, determinants, powers, roots.
+
+Each is the matrix function of every slice of the hat domain. What is small is judged against the whole tensor, not
+against its own slice: a slice that vanishes up to rounding is singular, however regular its rounding errors look.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tcpvit.algebra.checks import LinAlgError, matrix_shape, nearest
+from tcpvit.algebra.domain import Domain, TransformsArg, eye_like
+from tcpvit.algebra.slicewise import name_slices
+
+
+def inverse(A: Tensor, transform: TransformsArg = "dct", *, tube_ndim: int = 1) -> Tensor:
+    """A⁻¹ (Def. tensor_basic v), A ⋆ A⁻¹ = A⁻¹ ⋆ A = I; LinAlgError if A is singular to working precision.
+
+    >>> from tcpvit.algebra import cprod, identity
+    >>> A = torch.eye(2)[..., None] + 0.1 * torch.rand(2, 2, 3)
+    >>> torch.allclose(cprod(A, inverse(A)), identity(2, 3), atol=1e-5)
+    True
+    """
+    domain = Domain(transform, A, tube_ndim=tube_ndim, square=True, finite=True)
+    return domain.back(_inverse_slices(domain.hat(A), A, tube_ndim))
+
+
+def pinv(
+    A: Tensor,
+    transform: TransformsArg = "dct",
+    *,
+    rtol: float | None = None,
+    atol: float | None = None,
+    tube_ndim: int = 1,
+) -> Tensor:
+    """A⁺, the Moore–Penrose inverse: (..., m, n, C) -> (..., n, m, C).
+
+    Singular values up to max(atol, rtol·σ₁) count as zero, σ₁ being the largest of all slices; `rtol` is by default
+    eps·(max(m, n) + C), or 0 if `atol` is given.
+
+    >>> pinv(torch.randn(4, 2, 3)).shape
+    torch.Size([2, 4, 3])
+    """
+    domain = Domain(transform, A, tube_ndim=tube_ndim, finite=True)
+    A_hat = domain.hat(A)
+    cutoff = rank_cutoff(torch.linalg.svdvals(A_hat.detach()), domain, A, rtol, atol)
+    return domain.back(torch.linalg.pinv(A_hat, atol=cutoff, rtol=torch.zeros_like(cutoff)))
+
+
+def norm(A: Tensor, transform: TransformsArg = "dct", *, ord: str = "fro", tube_ndim: int = 1) -> Tensor:
+    """A norm of each tensor of the batch.
+
+    - "fro": the root of the sum of the squares of the entries of A itself, whatever the transform.
+    - "spectral": the largest singular value of all hat slices. For orthogonal transforms, scaled or not, it is the
+      spectral norm of X ↦ A ⋆ X, which is that of `block_matrix(A)`.
+    - "nuclear": the sum of the singular values of all hat slices, divided by the transform's scale s, M Mᴴ = s·I
+      (by C for the DFT, the convention of Lu et al.; by 1 for orthonormal transforms and for those without a scale).
+      For orthogonal transforms that makes it the dual of "spectral", ⟨A, B⟩ ≤ ‖A‖ ‖B‖ with the inner product of
+      the entries.
+
+    For other transforms "spectral" and "nuclear" are norms too, but of the hat domain only.
+
+    >>> norm(torch.ones(2, 2, 3)), norm(torch.ones(2, 2, 3), ord="spectral")
+    (tensor(3.4641), tensor(3.4641))
+    """
+    if ord not in _NORMS:
+        raise ValueError(f"no norm is called {ord!r}{nearest(str(ord), _NORMS)}")
+    domain = Domain(transform, A, tube_ndim=tube_ndim, finite=ord != "fro", full=True)
+    if ord == "fro":
+        return torch.linalg.vector_norm(A, dim=tuple(range(-2 - tube_ndim, 0)))
+    S_hat = torch.linalg.svdvals(domain.hat(A))  # (C…, ..., k)
+    over = (*range(tube_ndim), -1)
+    if ord == "spectral":
+        return S_hat.amax(over)
+    return S_hat.sum(over) / math.prod(t.scale or 1.0 for t in domain.transforms)
+
+
+_NORMS = ("fro", "spectral", "nuclear")
+
+
+def multi_rank(
+    A: Tensor,
+    transform: TransformsArg = "dct",
+    *,
+    rtol: float | None = None,
+    atol: float | None = None,
+    tube_ndim: int = 1,
+) -> Tensor:
+    """The rank of each of the C hat slices, (..., C); tolerances as in `pinv`.
+
+    >>> multi_rank(torch.ones(2, 2, 3))
+    tensor([1, 0, 0])
+    """
+    domain = Domain(transform, A, tube_ndim=tube_ndim, finite=True, full=True)
+    S_hat = torch.linalg.svdvals(domain.hat(A.detach()))
+    ranks = (S_hat > rank_cutoff(S_hat, domain, A, rtol, atol)[..., None]).sum(-1)  # (C…, ...)
+    return ranks.movedim(tuple(range(tube_ndim)), tuple(range(-tube_ndim, 0)))
+
+
+def tubal_rank(
+    A: Tensor,
+    transform: TransformsArg = "dct",
+    *,
+    rtol: float | None = None,
+    atol: float | None = None,
+    tube_ndim: int = 1,
+) -> Tensor:
+    """The number of non-zero singular tubes, which is the largest rank of a hat slice; tolerances as in `pinv`.
+
+    >>> from tcpvit.algebra import cprod
+    >>> tubal_rank(cprod(torch.randn(5, 2, 3), torch.randn(2, 6, 3)))
+    tensor(2)
+    """
+    ranks = multi_rank(A, transform, rtol=rtol, atol=atol, tube_ndim=tube_ndim)
+    return ranks.amax(tuple(range(-tube_ndim, 0)))
+
+
+def trace(A: Tensor, transform: TransformsArg = "dct", *, tube_ndim: int = 1) -> Tensor:
+    """The sum of the diagonal tubes, a tube, (..., C): its hat is the trace of each hat slice, for any transform.
+
+    >>> trace(torch.ones(2, 2, 3))
+    tensor([2., 2., 2.])
+    """
+    Domain(transform, A, tube_ndim=tube_ndim, square=True)  # says what does not fit
+    return A.diagonal(dim1=-2 - tube_ndim, dim2=-1 - tube_ndim).sum(-1)
+
+
+def det(A: Tensor, transform: TransformsArg = "dct", *, tube_ndim: int = 1) -> Tensor:
+    """The determinant, a tube, (..., C): its hat is the determinant of each hat slice, so det(A ⋆ B) = det A ⋆ det B.
+
+    >>> det(torch.eye(2)[..., None].expand(2, 2, 4))  # hat slices 2·I, 0, 0, 0
+    tensor([2., 2., 2., 2.])
+    """
+    domain = Domain(transform, A, tube_ndim=tube_ndim, square=True, finite=True)
+    return domain.back(torch.linalg.det(domain.hat(A)))
+
+
+def power(A: Tensor, exponent: int, transform: TransformsArg = "dct", *, tube_ndim: int = 1) -> Tensor:
+    """A ⋆ A ⋆ … ⋆ A; A⁰ is the identity tensor, and negative exponents are powers of the inverse.
+
+    >>> power(torch.ones(1, 1, 4), 3)  # the hat tube is (2, 0, 0, 0)
+    tensor([[[4., 4., 4., 4.]]])
+    """
+    if not isinstance(exponent, int) or isinstance(exponent, bool):
+        raise ValueError(f"power takes an integer exponent, got {exponent!r}; for the square root there is sqrtm")
+    domain = Domain(transform, A, tube_ndim=tube_ndim, square=True, finite=True)
+    A_hat = domain.hat(A)
+    base = _inverse_slices(A_hat, A, tube_ndim) if exponent < 0 else A_hat
+    return domain.back(torch.linalg.matrix_power(base, abs(exponent)))
+
+
+def expm(A: Tensor, transform: TransformsArg = "dct", *, tube_ndim: int = 1) -> Tensor:
+    """The exponential I + A + A ⋆ A / 2 + …
+
+    >>> from tcpvit.algebra import identity
+    >>> torch.allclose(expm(torch.zeros(2, 2, 3)), identity(2, 3), atol=1e-6)
+    True
+    """
+    domain = Domain(transform, A, tube_ndim=tube_ndim, square=True, finite=True)
+    return domain.back(torch.linalg.matrix_exp(domain.hat(A)))
+
+
+def sqrtm(A: Tensor, transform: TransformsArg = "dct", *, tube_ndim: int = 1) -> Tensor:
+    """The principal square root R, R ⋆ R = A, with the eigenvalues of its hat slices in the right half plane.
+
+    It exists if no hat slice has an eigenvalue on the negative real axis or, unless A is f-symmetric, at zero;
+    otherwise a LinAlgError names the slices. It is real for real A. f-symmetric tensors go through the eigenvalues,
+    others through the iteration of Denman and Beavers, which defective slices do not disturb. Where A is singular
+    the root has no gradient.
+
+    >>> from tcpvit.algebra import cprod, transpose
+    >>> B = torch.randn(3, 3, 4)
+    >>> A = cprod(B, transpose(B))
+    >>> R = sqrtm(A)
+    >>> torch.allclose(cprod(R, R), A, atol=1e-3)
+    True
+    """
+    domain = Domain(transform, A, tube_ndim=tube_ndim, square=True, finite=True)
+    A_hat = domain.hat(A)
+    rtol = default_rtol(domain, A)
+    bad = _without_root(A_hat.detach(), rtol, tube_ndim)
+    if bad.any():
+        kind = "" if A.is_complex() else "real "
+        raise LinAlgError(
+            f"A of shape {tuple(A.shape)} has no {kind}principal square root: {name_slices(bad, tube_ndim)} of its hat "
+            "domain has an eigenvalue on the negative real axis, or at zero without being symmetric"
+        )
+    return domain.back(_SquareRoot.apply(A_hat, rtol, tube_ndim))
+
+
+def default_rtol(domain: Domain, A: Tensor) -> float:
+    """eps·(max(m, n) + C): what rounding leaves of a zero, in the factorisation and in the transform."""
+    size = max(matrix_shape(A, domain.tube_ndim)) + sum(domain.tube_shape)
+    return torch.finfo(A.dtype).eps * size
+
+
+def rank_cutoff(S_hat: Tensor, domain: Domain, A: Tensor, rtol: float | None, atol: float | None) -> Tensor:
+    """Up to where singular values (C…, ..., k) count as zero, one number for each tensor of the batch, (...)."""
+    if rtol is None:
+        rtol = 0.0 if atol else default_rtol(domain, A)
+    largest = S_hat.amax((*range(domain.tube_ndim), -1))
+    return (rtol * largest).clamp_min(atol or 0.0)
+
+
+def _inverse_slices(A_hat: Tensor, A: Tensor, tube_ndim: int) -> Tensor:
+    inverted, _ = torch.linalg.inv_ex(A_hat)
+    largest = torch.linalg.matrix_norm(A_hat.detach()).amax(tuple(range(tube_ndim)))
+    condition = largest * torch.linalg.matrix_norm(inverted.detach())
+    singular = ~(condition <= 1 / torch.finfo(A.dtype).eps)  # true for NaN
+    if singular.any():
+        raise LinAlgError(
+            f"A of shape {tuple(A.shape)} has no inverse: {name_slices(singular, tube_ndim)} of its hat domain is "
+            "singular to working precision; use pinv"
+        )
+    return inverted
+
+
+def _without_root(A_hat: Tensor, rtol: float, tube_ndim: int) -> Tensor:
+    """Which slices have no principal square root, (C…, ...)."""
+    over = (*range(tube_ndim), -1)
+    if _hermitian(A_hat, rtol, tube_ndim):
+        values = torch.linalg.eigvalsh(A_hat)
+        return (values < -rtol * values.abs().amax(over, keepdim=True)).any(-1)
+    values = torch.linalg.eigvals(A_hat)
+    at_zero = values.abs() <= rtol * values.abs().amax(over, keepdim=True)
+    nearly = math.sqrt(torch.finfo(A_hat.dtype).eps)
+    on_axis = (values.real < 0) & (values.imag.abs() <= nearly * values.real.abs())
+    return (at_zero | on_axis).any(-1)
+
+
+def _hermitian(A_hat: Tensor, rtol: float, tube_ndim: int) -> bool:
+    over = (*range(tube_ndim), -2, -1)
+    return bool(((A_hat - A_hat.mH).abs().amax(over) <= rtol * A_hat.abs().amax(over)).all())
+
+
+class _SquareRoot(torch.autograd.Function):
+    """The principal square root of every slice, differentiable any number of times.
+
+    The gradient is the upper right block of the root of [[Aᴴ, G], [0, Aᴴ]]. Unlike the derivative of the eigenvectors
+    it is finite where eigenvalues repeat.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, A_hat: Tensor, rtol: float, tube_ndim: int) -> Tensor:
+        ctx.save_for_backward(A_hat)
+        ctx.rtol, ctx.tube_ndim = rtol, tube_ndim
+        if not _hermitian(A_hat, rtol, tube_ndim):
+            return _denman_beavers(A_hat)
+        values, V = torch.linalg.eigh((A_hat + A_hat.mH) / 2)
+        return (V * values.clamp_min(0).sqrt()[..., None, :]) @ V.mH
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        (A_hat,), (G,) = ctx.saved_tensors, grads
+        size = torch.linalg.matrix_norm(A_hat.detach(), keepdim=True)
+        size_of_G = torch.linalg.matrix_norm(G.detach(), keepdim=True)
+        scale = torch.where(size_of_G > 0, size / size_of_G, 1.0)  # the block is linear in G: no matter how large
+        top = torch.cat([A_hat.mH, scale * G], -1)
+        bottom = torch.cat([torch.zeros_like(A_hat), A_hat.mH], -1)
+        n = A_hat.shape[-1]
+        root = _SquareRoot.apply(torch.cat([top, bottom], -2), ctx.rtol, ctx.tube_ndim)
+        return root[..., :n, n:] / scale, None, None
+
+
+def _denman_beavers(A: Tensor, steps: int = 100) -> Tensor:
+    """The product form of the iteration with determinantal scaling (Higham, Functions of Matrices, Section 6.3)."""
+    n, nearly = A.shape[-1], math.sqrt(torch.finfo(A.dtype).eps)
+    eye = eye_like(A, n)
+    M, X = A, A
+    for _ in range(steps):  # M -> I, X -> A^(1/2)
+        distance = torch.linalg.matrix_norm(M - eye)[..., None, None]
+        logdet = torch.linalg.slogdet(M).logabsdet[..., None, None]
+        mu = torch.where(distance > 1e-2, torch.exp(-logdet / (2 * n)), 1.0)
+        inverted = torch.linalg.inv_ex(M).inverse / mu**2
+        X = mu * (X + X @ inverted) / 2
+        M = eye / 2 + (mu**2 * M + inverted) / 4
+        if bool((distance <= nearly).all()):  # it converges quadratically: the step just made was the last
+            break
+    residual = torch.linalg.matrix_norm(X @ X - A)
+    if not bool((residual <= nearly * torch.linalg.matrix_norm(A)).all()):
+        raise LinAlgError(
+            "the principal square root, or its gradient, was not found: a slice of the hat domain is singular, or has "
+            "an eigenvalue next to the negative real axis"
+        )
+    return X

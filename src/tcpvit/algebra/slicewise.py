@@ -1,0 +1,92 @@
+"""Factorising every slice of the hat domain so that the factors of a real tensor are real.
+
+A factor of a complex slice is unique only up to phases (or worse, where singular values repeat), and the DFT of a
+real tensor comes in conjugate pairs of slices. So one slice of each pair is factorised and its partner gets the
+conjugate, and a slice that is its own partner is factorised as the real matrix it is. Real transforms need none of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from tcpvit.algebra.domain import Domain
+
+
+def slicewise(factorise: Callable[[Tensor], Sequence[Tensor]], domain: Domain, A_hat: Tensor) -> tuple[Tensor, ...]:
+    """The factors of all slices, (C…, ..., m, n) -> several (C…, ...).
+
+    >>> A = torch.randn(4, 5, 3)
+    >>> domain = Domain("dft", A)
+    >>> Q, R = slicewise(torch.linalg.qr, domain, domain.hat(A))
+    >>> Q.shape, domain.back(Q).is_complex()
+    (torch.Size([2, 4, 4]), False)
+    """
+    if domain.half is None:
+        return tuple(factorise(A_hat))
+    grid = A_hat.shape[: domain.tube_ndim]
+    real, paired, mirrored, partners = _pairs(domain, grid, A_hat.device)
+    slices = A_hat.flatten(0, domain.tube_ndim - 1)
+    order = torch.cat([real, paired, mirrored]).argsort()
+    return tuple(
+        torch.cat([of_real, of_pair, of_pair[partners].conj()])[order].unflatten(0, grid)
+        for of_real, of_pair in zip(factorise(slices[real].real), factorise(slices[paired]), strict=True)
+    )
+
+
+def multiplicity(domain: Domain, S_hat: Tensor) -> Tensor:
+    """How many of all slices each slice of the hat domain stands for, shaped to broadcast with `S_hat`, (C…, ..., k).
+
+    >>> A = torch.randn(2, 2, 5)
+    >>> multiplicity(Domain("dft", A), torch.ones(3, 2)).flatten()
+    tensor([1., 2., 2.])
+    """
+    if domain.half is None:
+        return torch.ones_like(S_hat)
+    shape = [1] * S_hat.ndim
+    shape[domain.half] = -1
+    return (2.0 - _self_mirrored(domain, S_hat.device).to(S_hat)).view(shape)
+
+
+def negated(indexed: Tensor, domain: Domain, *, skip: int | None = None) -> Tensor:
+    """`indexed`, (C…), read at −k along every DFT mode but `skip`: where the conjugate of slice k stands."""
+    for mode, transform in enumerate(domain.transforms):
+        if transform.is_complex and mode != skip:
+            indexed = indexed.flip(mode).roll(1, mode)
+    return indexed
+
+
+def name_slices(chosen: Tensor, tube_ndim: int = 1) -> str:
+    """The slices that an error message names: those where `chosen`, (C…, ...), is true for any of the batch.
+
+    >>> name_slices(torch.tensor([True, False, True]))
+    'slices 0, 2'
+    """
+    found = chosen.flatten(tube_ndim).any(-1) if chosen.ndim > tube_ndim else chosen
+    names = [str(k[0] if tube_ndim == 1 else tuple(k)) for k in found.nonzero().tolist()]
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return f"slice{'s' if len(names) > 1 else ''} {', '.join(names[:5])}{more}"
+
+
+def _pairs(domain: Domain, grid: Sequence[int], device: torch.device) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Flat indices of the real slices, of those to factorise, of those that mirror one, and which one they mirror."""
+    assert domain.half is not None
+    own = torch.arange(torch.Size(grid).numel(), device=device).view(*grid)
+    partner = negated(own, domain, skip=domain.half)
+    shape = [1] * domain.tube_ndim
+    shape[domain.half] = -1
+    has_partner = _self_mirrored(domain, device).view(shape)  # the partners of other slices are not in the half grid
+    real = own[has_partner & (partner == own)]
+    mirrored = has_partner & (partner < own)
+    paired = own[~mirrored & ~(has_partner & (partner == own))]
+    return real, paired, own[mirrored], torch.searchsorted(paired, partner[mirrored])
+
+
+def _self_mirrored(domain: Domain, device: torch.device) -> Tensor:
+    """Along the halved mode, the frequencies 0 and C/2 that are their own negatives."""
+    assert domain.half is not None
+    tube = domain.tube_shape[domain.half]
+    frequency = torch.arange(tube // 2 + 1, device=device)
+    return 2 * frequency % tube == 0
