@@ -39,17 +39,29 @@ def check_tensor(A: Tensor, name: str = "A", *, tube_ndim: int = 1, square: bool
         raise ValueError(f"{name} should have square slices, got {m}×{n} slices in shape {tuple(A.shape)}")
 
 
-def check_same_tube(A: Tensor, B: Tensor, *, tube_ndim: int = 1) -> None:
+def check_same_tube(A: Tensor, B: Tensor, name: str = "B", *, tube_ndim: int = 1) -> None:
     """Both tensors have the same tube shape, dtype and device."""
     if A.shape[-tube_ndim:] != B.shape[-tube_ndim:]:
         raise ValueError(
-            f"the tubes differ: A has shape {tuple(A.shape)}, B {tuple(B.shape)}; their last {tube_ndim} "
+            f"the tubes differ: A has shape {tuple(A.shape)}, {name} {tuple(B.shape)}; their last {tube_ndim} "
             f"dimension(s) should be equal"
         )
     if A.dtype != B.dtype:
-        raise ValueError(f"the dtypes differ: A is {A.dtype}, B is {B.dtype}; convert one of them")
+        raise ValueError(f"the dtypes differ: A is {A.dtype}, {name} is {B.dtype}; convert one of them")
     if A.device != B.device:
-        raise ValueError(f"the devices differ: A is on {A.device}, B on {B.device}; move one of them")
+        raise ValueError(f"the devices differ: A is on {A.device}, {name} on {B.device}; move one of them")
+
+
+def check_batches(A: Tensor, B: Tensor, name: str = "B", *, tube_ndim: int = 1) -> None:
+    """The batch dimensions of both tensors broadcast."""
+    batch_a, batch_b = A.shape[: A.ndim - tube_ndim - 2], B.shape[: B.ndim - tube_ndim - 2]
+    try:
+        torch.broadcast_shapes(batch_a, batch_b)
+    except RuntimeError:
+        raise ValueError(
+            f"the batch dimensions {tuple(batch_a)} of A and {tuple(batch_b)} of {name} do not broadcast: "
+            f"A has shape {tuple(A.shape)}, {name} {tuple(B.shape)}"
+        ) from None
 
 
 def check_finite(A: Tensor, name: str = "A") -> None:

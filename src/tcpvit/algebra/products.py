@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from tcpvit.algebra.checks import check_tensor, matrix_shape
+from tcpvit.algebra.checks import check_batches, check_tensor, matrix_shape
 from tcpvit.algebra.domain import Domain, TransformsArg, resolve, slice_matmul
 
 
@@ -143,14 +143,7 @@ def _check_product(A: Tensor, B: Tensor, tube_ndim: int) -> None:
             f"A ⋆ B needs as many columns in A as rows in B, got {inner_a} in {tuple(A.shape)} and {inner_b} in "
             f"{tuple(B.shape)}; should one of them be transposed?"
         )
-    batch_a, batch_b = A.shape[: A.ndim - tube_ndim - 2], B.shape[: B.ndim - tube_ndim - 2]
-    try:
-        torch.broadcast_shapes(batch_a, batch_b)
-    except RuntimeError:
-        raise ValueError(
-            f"the batch dimensions {tuple(batch_a)} of A and {tuple(batch_b)} of B do not broadcast: "
-            f"A has shape {tuple(A.shape)}, B {tuple(B.shape)}"
-        ) from None
+    check_batches(A, B, tube_ndim=tube_ndim)
 
 
 def _tubes_last(A: Tensor, tube_ndim: int) -> Tensor:
