@@ -2,15 +2,17 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+RECENT := import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer is needed: make PYTHON=python3.12")
 
 .PHONY: help setup demo test test-all lint bench docs clean
 
 help:            ## what can be made
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/:/' | column -t -s:
+	@awk -F ':[^#]*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: .venv/.installed  ## create .venv and install tcpvit with the development tools
 
 .venv/.installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c '$(RECENT)'
 	@echo "Setting up .venv (about two minutes the first time) ..."
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@$(PIP_INSTALL) -e ".[dev]"
@@ -38,7 +40,7 @@ bench: setup     ## side by side with peers; writes results/bench
 	$(BIN)/python benchmarks/algebra.py
 
 docs: .venv/.docs  ## build the documentation into site/, without warnings
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:           ## remove what can be made again
 	rm -rf .venv site build dist
