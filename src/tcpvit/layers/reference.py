@@ -1,0 +1,270 @@
+"""The definitions of the paper written out slowly: loops over slices and heads, nothing clever.
+
+This is the oracle of the fast layers. Tensors are spatial, tube last: tokens X are (B, N, d, C), weights W are
+(d, d', C), M is the C×C matrix of the transform. Where the paper contradicts itself these functions follow our
+decisions (docs, "Notes on the paper"); the `literal_*` functions follow its letter instead.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from tcpvit.layers.attention import TAttention
+from tcpvit.layers.block import Block, TBlock
+from tcpvit.layers.coupling import CoupledTLinear
+from tcpvit.layers.embed import TPatchEmbed, patchify
+from tcpvit.layers.linear import TLinear
+from tcpvit.layers.mlp import TMlp
+from tcpvit.layers.norm import TLayerNorm
+
+Slices = list[Tensor]  # C tensors (..., d): one for each hat slice
+
+
+def hat(X: Tensor, M: Tensor) -> Slices:
+    """The hat slices of X: slice k is Σ_l M[k, l] X[..., l] (Eq. dct_tensor)."""
+    C = X.shape[-1]
+    return [sum((M[k, j] * X[..., j] for j in range(C)), torch.zeros_like(X[..., 0])) for k in range(C)]
+
+
+def unhat(X_hat: Slices, M: Tensor) -> Tensor:
+    """The tensor with these hat slices (Eq. idct_tensor)."""
+    return torch.stack(hat(torch.stack(X_hat, -1), torch.linalg.inv(M)), -1)
+
+
+def product(A: Tensor, B: Tensor, M: Tensor) -> Tensor:
+    """A ⋆ B (Eq. cprod), slice after slice."""
+    return unhat([a @ b for a, b in zip(hat(A, M), hat(B, M), strict=True)], M)
+
+
+def t_linear(X: Tensor, W: Tensor, b: Tensor | None, M: Tensor) -> Tensor:
+    """X ⋆ W + b (Def. tlinear); the bias b, (d', C), is one vector per slice."""
+    Y = product(X, W, M)
+    return Y if b is None else Y + b
+
+
+def t_softmax(S: Tensor, M: Tensor) -> Slices:
+    """Softmax of each hat slice of S, (N, N, C): the hat slices of the attention tensor (Def. tsoftmax)."""
+    return [_softmax(S_k) for S_k in hat(S, M)]
+
+
+def t_attention(Q: Tensor, K: Tensor, V: Tensor, M: Tensor) -> Tensor:
+    """t-Softmax(Q ⋆ Kᵀ / √d_h) ⋆ V (Def. tattn) for one head: (B, N, d_h, C)."""
+    S = product(Q, K.transpose(-3, -2), M) / math.sqrt(Q.shape[-2])
+    return unhat([A_k @ V_k for A_k, V_k in zip(t_softmax(S, M), hat(V, M), strict=True)], M)
+
+
+def joint_attention(Q: Tensor, K: Tensor, V: Tensor, M: Tensor) -> Tensor:
+    """One map for all slices: softmax(Σ_k q̂_k·k̂_k / √(C·d_h)) V̂_k for one head."""
+    score = sum((q @ k.mT for q, k in zip(hat(Q, M), hat(K, M), strict=True)), torch.zeros(()).to(Q))
+    A = _softmax(score / math.sqrt(Q.shape[-2] * Q.shape[-1]))
+    return unhat([A @ V_k for V_k in hat(V, M)], M)
+
+
+def t_layer_norm(X: Tensor, gamma_hat: Tensor, beta_hat: Tensor, M: Tensor, eps: float) -> Tensor:
+    """Each hat slice of each token is normalised over its d features (Def. tln, with PyTorch's √(σ² + ε)).
+
+    gamma_hat and beta_hat are (d, C), given in the hat domain.
+    """
+    slices = []
+    for k, X_k in enumerate(hat(X, M)):
+        mu, var = _moments(X_k)
+        slices.append(gamma_hat[:, k] * (X_k - mu) / torch.sqrt(var + eps) + beta_hat[:, k])
+    return unhat(slices, M)
+
+
+def t_ffn(X: Tensor, W1: Tensor, b1: Tensor, W2: Tensor, b2: Tensor, M: Tensor, *, spatial: bool = False) -> Tensor:
+    """GELU(X ⋆ W₁) ⋆ W₂ (Def. tffn); GELU on the hat slices, or on the spatial tensor if `spatial`."""
+    H = t_linear(X, W1, b1, M)
+    H = F.gelu(H) if spatial else unhat([F.gelu(H_k) for H_k in hat(H, M)], M)
+    return t_linear(H, W2, b2, M)
+
+
+# --------------------------------------------------------------------------------------- the letter of the paper
+
+
+def literal_identity(m: int, C: int) -> Tensor:
+    """Def. 2.3 (i): first slice I, the others zero. An identity of ⋆ for `cosine_kka`, not for the DCT."""
+    eye = torch.zeros(m, m, C)
+    eye[..., 0] = torch.eye(m)
+    return eye
+
+
+def literal_t_softmax(S: Tensor, M: Tensor) -> Tensor:
+    """Eq. tsoftmax to the letter: computed from the hat slices, but called a spatial tensor."""
+    return torch.stack(t_softmax(S, M), -1)
+
+
+def literal_t_attention(Q: Tensor, K: Tensor, V: Tensor, M: Tensor) -> Tensor:
+    """Eq. tattn to the letter: ⋆ transforms the softmax a second time."""
+    S = product(Q, K.transpose(-3, -2), M) / math.sqrt(Q.shape[-2])
+    return product(literal_t_softmax(S, M), V, M)
+
+
+def literal_t_layer_norm(X: Tensor, gamma_hat: Tensor, beta_hat: Tensor, M: Tensor, eps: float) -> Tensor:
+    """Eq. tln to the letter: divides by σ + ε."""
+    slices = []
+    for k, X_k in enumerate(hat(X, M)):
+        mu, var = _moments(X_k)
+        slices.append(gamma_hat[:, k] * (X_k - mu) / (torch.sqrt(var) + eps) + beta_hat[:, k])
+    return unhat(slices, M)
+
+
+def literal_t_ffn(X: Tensor, W1: Tensor, b1: Tensor, W2: Tensor, b2: Tensor, M: Tensor) -> Tensor:
+    """Eq. tffn to the letter: GELU on the spatial tensor, which lets the slices meet."""
+    return t_ffn(X, W1, b1, W2, b2, M, spatial=True)
+
+
+# ------------------------------------------------------------------------------ the same for the layers we built
+
+
+def linear(layer: TLinear, X: Tensor) -> Tensor:
+    """What `layer` computes, on spatial tokens, with every coupling written out."""
+    M = _matrix(layer)
+    X_hat = hat(X, M)
+    if isinstance(layer, CoupledTLinear):
+        Y_hat = _coupled(layer, X_hat)
+    else:
+        Y_hat = [X_k @ W_k for X_k, W_k in zip(X_hat, layer.weight_hat, strict=True)]
+    if layer.bias_hat is not None:
+        Y_hat = [Y_k + b_k for Y_k, b_k in zip(Y_hat, layer.bias_hat, strict=True)]
+    return unhat(Y_hat, M)
+
+
+def _coupled(layer: CoupledTLinear, X_hat: Slices) -> Slices:
+    """Mix, low_rank and partial, slice after slice."""
+    if layer.coupling.mix:
+        X_hat = hat(torch.stack(X_hat, -1), layer.mix)
+    Y_hat = [X_k @ W_k for X_k, W_k in zip(X_hat, layer.weight_hat, strict=True)]
+    if layer.coupling.partial:
+        Y_hat = [torch.cat([_dense_features(layer, X_hat, k), Y_k], -1) for k, Y_k in enumerate(Y_hat)]
+    if layer.coupling.low_rank:
+        shared = torch.stack([X_j @ V_j for X_j, V_j in zip(X_hat, layer.v_hat, strict=True)]).sum(0)
+        Y_hat = [Y_k + shared @ U_k for Y_k, U_k in zip(Y_hat, layer.u_hat, strict=True)]
+    return Y_hat
+
+
+def _dense_features(layer: CoupledTLinear, X_hat: Slices, k: int) -> Tensor:
+    """The features of output slice k that read every input slice."""
+    columns = slice(k * layer.d_dense, (k + 1) * layer.d_dense)
+    return torch.stack([X_j @ layer.dense_hat[j][:, columns] for j, X_j in enumerate(X_hat)]).sum(0)
+
+
+def attention(layer: TAttention, X: Tensor) -> Tensor:
+    """t-MHSA (Def. tmhsa), head after head: (B, N, d, C) -> (B, N, d, C)."""
+    M, d, d_h = _matrix(layer.qkv), X.shape[-2], layer.head_dim
+    Q, K, V = linear(layer.qkv, X).split(d, dim=-2)
+    attend = joint_attention if layer.joint else t_attention
+    heads = [slice(h * d_h, (h + 1) * d_h) for h in range(layer.num_heads)]
+    outputs = torch.cat([attend(Q[..., h, :], K[..., h, :], V[..., h, :], M) for h in heads], dim=-2)
+    return linear(layer.proj, shuffle(outputs, M) if layer.shuffle else outputs)
+
+
+def mlp(layer: TMlp, X: Tensor) -> Tensor:
+    """t-FFN (Def. tffn): (B, N, d, C) -> (B, N, d, C)."""
+    M = _matrix(layer.fc1)
+    H = linear(layer.fc1, X)
+    H = F.gelu(H) if layer.spatial else unhat([F.gelu(H_k) for H_k in hat(H, M)], M)
+    return linear(layer.fc2, shuffle(H, M) if layer.shuffle else H)
+
+
+def norm(layer: TLayerNorm, X: Tensor, M: Tensor) -> Tensor:
+    """t-LayerNorm: (B, N, d, C) -> (B, N, d, C)."""
+    return t_layer_norm(X, layer.weight_hat.squeeze(1).mT, layer.bias_hat.squeeze(1).mT, M, layer.eps)
+
+
+def block(layer: TBlock, X: Tensor) -> Tensor:
+    """One TCP-ViT block (Eqs. block_attn, block_ffn): (B, N, d, C) -> (B, N, d, C)."""
+    M = _matrix(layer)
+    X = X + attention(layer.attn, norm(layer.norm1, X, M))
+    return X + mlp(layer.mlp, norm(layer.norm2, X, M))
+
+
+def patches(layer: TPatchEmbed, images: Tensor) -> Tensor:
+    """Patch tokens (B, N, d, C) in the spatial domain."""
+    X = patchify(images, layer.patch)
+    if layer.kind == "linear":
+        return layer.proj(X.flatten(2)).unflatten(-1, (-1, layer.transform.tube))
+    if layer.kind == "shared":
+        return torch.stack([X[..., k] @ layer.weight for k in range(X.shape[-1])], -1)
+    return linear(layer.proj, X) if isinstance(layer.proj, TLinear) else X
+
+
+def features(model: Any, images: Tensor) -> Tensor:
+    """`forward_features` of a TCP-ViT (Algorithm 1): tokens (B, 1+N, d·C)."""
+    M = _matrix(model)
+    X = patches(model.patch_embed, images)
+    cls_token = unhat(list(model.embed.cls_token), M).expand(len(X), -1, -1, -1)
+    X = torch.cat([cls_token, X], 1) + unhat(list(model.embed.pos_embed), M)
+    for layer in model.blocks:
+        X = block(layer, X)
+    return norm(model.norm, X, M).flatten(-2)
+
+
+def shuffle(X: Tensor, M: Tensor) -> Tensor:
+    """Channel shuffle of the hat slices: feature j of slice k goes to place j·C + k of the slices end to end."""
+    X_hat = hat(X, M)
+    C, d = len(X_hat), X.shape[-2]
+    moved = [torch.empty_like(X_k) for X_k in X_hat]
+    for k in range(C):
+        for j in range(d):
+            place = j * C + k
+            moved[place // d][..., place % d] = X_hat[k][..., j]
+    return unhat(moved, M)
+
+
+class PaperEncoder(nn.Module):
+    """The paper's way to run a TCP encoder: C standard encoders of width d, one after the other, with equal weights.
+
+    For slice attention in the hat domain without coupling, where the slices do not meet between the two transforms.
+    """
+
+    def __init__(self, blocks: list[TBlock]):
+        super().__init__()
+        first = blocks[0]
+        if first.attn.joint or first.mlp.spatial or isinstance(first.attn.qkv, CoupledTLinear) or first.attn.shuffle:
+            raise ValueError("the paper's way needs slice attention, hat-domain GELU and no coupling")
+        self.slices = nn.ModuleList(
+            nn.ModuleList(_slice_block(layer, k) for layer in blocks) for k in range(first.attn.tube)
+        )
+
+    def forward(self, x_hat: Tensor) -> Tensor:
+        """(C, B, N, d) -> (C, B, N, d)."""
+        outputs = []
+        for x_k, encoder in zip(x_hat, self.slices, strict=True):
+            for layer in encoder:  # type: ignore[attr-defined]
+                x_k = layer(x_k)
+            outputs.append(x_k)
+        return torch.stack(outputs)
+
+
+def _slice_block(layer: TBlock, k: int) -> Block:
+    """Slice k of a TBlock as a standard block."""
+    qkv, fc1 = layer.attn.qkv, layer.mlp.fc1
+    std = Block(qkv.d_in, layer.attn.num_heads, mlp_ratio=fc1.d_out / fc1.d_in, qkv_bias=qkv.bias_hat is not None)
+    std.to(qkv.weight_hat.device, qkv.weight_hat.dtype)
+    with torch.no_grad():
+        for name, parameter in layer.named_parameters():  # norm1.weight_hat, attn.qkv.weight_hat, …
+            target = std.get_parameter(name.replace("_hat", ""))
+            target.copy_(parameter[k].mT if "norm" not in name and "weight" in name else parameter[k].squeeze(0))
+    return std
+
+
+def _matrix(layer: Any) -> Tensor:
+    matrix: Tensor = layer.transform.matrices()[0]
+    return matrix
+
+
+def _softmax(S: Tensor) -> Tensor:
+    """Row by row, as written in Eq. tsoftmax, with the largest entry taken out against overflow."""
+    weights = torch.exp(S - S.amax(-1, keepdim=True))
+    return weights / weights.sum(-1, keepdim=True)
+
+
+def _moments(X: Tensor) -> tuple[Tensor, Tensor]:
+    mu = X.mean(-1, keepdim=True)
+    return mu, ((X - mu) ** 2).mean(-1, keepdim=True)

@@ -1,0 +1,168 @@
+"""The dense twin of a TCP-ViT: plain nn.Linears with equal outputs (FACTS: every t-Linear is a dense layer).
+
+Its tokens are the hat slices laid end to end, (B, 1+N, C·d). Every linear map of the TCP-ViT, coupling, shuffle and
+transform included, becomes one nn.Linear; the per-slice LayerNorm stays. Slice attention has C·H heads of size d_h,
+joint attention H heads of size C·d_h. It has C times the weights and is there to check, to compare and to export.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from tcpvit.layers import Block, PatchEmbed, TAttention, TBlock, TLayerNorm, TMlp, TokenEmbedding, shuffle_slices
+from tcpvit.models.vit import VisionTransformer
+
+
+class SliceLayerNorm(nn.Module):
+    """LayerNorm of every slice by itself, on slices laid end to end: (..., C·d) -> (..., C·d)."""
+
+    def __init__(self, norm: TLayerNorm):
+        super().__init__()
+        self.shape, self.eps = (norm.tube, norm.d), norm.eps
+        self.weight = nn.Parameter(norm.weight_hat.detach().flatten().clone())
+        self.bias = nn.Parameter(norm.bias_hat.detach().flatten().clone())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Same shape."""
+        normed = F.layer_norm(x.unflatten(-1, self.shape), self.shape[1:], eps=self.eps)
+        return normed.flatten(-2) * self.weight + self.bias
+
+
+class DenseTwin(nn.Module):
+    """Made by `dense_twin`; `forward` and `forward_features` as the TCP-ViT's."""
+
+    def __init__(self, model: VisionTransformer):
+        super().__init__()
+        assert model.transform is not None
+        config, phi = model.config, model.transform
+        C, d, D = config.tube_length, config.d, config.width
+        self.patch_size, self.global_pool = config.patch_size, model.global_pool
+        self.patch_embed = PatchEmbed(config.in_chans, config.patch_size, D)
+        _fold(self.patch_embed.proj, *_patch_matrix(model))
+        self.embed = TokenEmbedding((1,), model.embed.grid, D)
+        self.embed.cls_token.data.copy_(_end_to_end(model.embed.cls_token))
+        self.embed.pos_embed.data.copy_(_end_to_end(model.embed.pos_embed))
+        self.blocks = nn.ModuleList(_twin_block(block) for block in model.blocks)  # type: ignore[arg-type]
+        self.norm = SliceLayerNorm(model.norm)  # type: ignore[arg-type]
+        self.leave = nn.Linear(D, D, bias=False)
+        units = torch.eye(D).to(phi.matrices()[1]).view(D, C, d).transpose(0, 1)  # every unit token, slices first
+        self.leave.weight.data.copy_(phi.leave(units).flatten(1).mT)
+        self.head = copy.deepcopy(model.head)
+
+    def forward_features(self, images: Tensor) -> Tensor:
+        """(B, C, H, W) -> (B, 1+N, D) in the spatial domain, tube fastest."""
+        grid = (images.shape[2] // self.patch_size, images.shape[3] // self.patch_size)
+        x = self.embed(self.patch_embed(images), grid)
+        for block in self.blocks:
+            x = block(x)
+        return self.leave(self.norm(x))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(B, C, H, W) -> logits."""
+        tokens = self.forward_features(images)
+        return self.head(tokens[:, 0] if self.global_pool == "token" else tokens[:, 1:].mean(1))
+
+
+@torch.no_grad()
+def dense_twin(model: VisionTransformer) -> DenseTwin:
+    """The model of plain nn.Linears that computes the same as `model`, for every option of a TCP-ViT.
+
+    >>> from tcpvit.models import create_model
+    >>> tcp = create_model("tcp_vit_cifar")
+    >>> images = torch.randn(2, 3, 32, 32)
+    >>> torch.allclose(dense_twin(tcp)(images), tcp(images), atol=1e-4)
+    True
+    """
+    if model.transform is None:
+        raise ValueError("dense_twin takes a TCP-ViT, got a standard ViT, which is dense already")
+    at = next(model.parameters())
+    previous = torch.get_default_dtype()
+    torch.set_default_dtype(at.dtype)
+    try:
+        with torch.device(at.device):
+            return DenseTwin(model).train(model.training)
+    finally:
+        torch.set_default_dtype(previous)
+
+
+def as_matrix(linear_map: Callable[[Tensor], Tensor], tube: int, d_in: int) -> tuple[Tensor, Tensor]:
+    """The matrix (C·d_out, C·d_in) and offset (C·d_out) of an affine map of slices, slices laid end to end.
+
+    >>> as_matrix(lambda x_hat: 2 * x_hat, tube=2, d_in=1)
+    (tensor([[2., 0.],
+            [0., 2.]]), tensor([0., 0.]))
+    """
+    D = tube * d_in
+    units = torch.eye(D).view(D, tube, d_in).transpose(0, 1).contiguous()  # (C, D, d_in)
+    offset = linear_map(torch.zeros(tube, 1, d_in))  # (C, 1, d_out)
+    rows = (linear_map(units) - offset).transpose(0, 1).flatten(1)  # (D, C·d_out)
+    return rows.mT.contiguous(), offset.flatten()
+
+
+def _twin_block(block: TBlock) -> Block:
+    attn, mlp = block.attn, block.mlp
+    C, d, hidden = attn.tube, attn.qkv.d_in, mlp.fc1.d_out
+    heads = attn.num_heads if attn.joint else C * attn.num_heads
+    twin: Any = Block(C * d, heads, mlp_ratio=hidden / d)
+    twin.norm1, twin.norm2 = SliceLayerNorm(block.norm1), SliceLayerNorm(block.norm2)
+    _fold(twin.attn.qkv, *_qkv_matrix(attn))
+    _fold(twin.attn.proj, *_proj_matrix(attn))
+    _fold(twin.mlp.fc1, *as_matrix(lambda x: _leave_if(mlp, mlp.fc1(x)), C, d))
+    _fold(twin.mlp.fc2, *as_matrix(lambda h: mlp.fc2(_enter_if(mlp, h)), C, hidden))
+    return twin
+
+
+def _leave_if(mlp: TMlp, h_hat: Tensor) -> Tensor:
+    """What GELU acts on: Φ⁻¹ folds into fc1 if the activation is spatial."""
+    return mlp.transform.to_spatial(h_hat) if mlp.spatial else h_hat
+
+
+def _enter_if(mlp: TMlp, h: Tensor) -> Tensor:
+    """From GELU to fc2: Φ and the shuffle fold into fc2."""
+    h_hat = mlp.transform.to_hat(h) if mlp.spatial else h
+    return shuffle_slices(h_hat) if mlp.shuffle else h_hat
+
+
+def _qkv_matrix(attn: TAttention) -> tuple[Tensor, Tensor]:
+    """Rows in the order of nn.Linear's heads: q, k, v, then head, then what belongs to the head."""
+    C, d = attn.tube, attn.qkv.d_in
+    matrix, offset = as_matrix(attn.qkv, C, d)  # rows (C, 3, H, d_h)
+    order = torch.arange(len(matrix)).view(C, 3, attn.num_heads, attn.head_dim)
+    order = (order.permute(1, 2, 0, 3) if attn.joint else order.transpose(0, 1)).flatten()
+    return matrix[order], offset[order]
+
+
+def _proj_matrix(attn: TAttention) -> tuple[Tensor, Tensor]:
+    """Columns in the order in which the heads come out."""
+    C, d = attn.tube, attn.proj.d_in
+    matrix, offset = as_matrix(lambda o: attn.proj(shuffle_slices(o) if attn.shuffle else o), C, d)
+    if not attn.joint:
+        return matrix, offset
+    order = torch.arange(C * d).view(C, attn.num_heads, attn.head_dim).transpose(0, 1).flatten()
+    return matrix[:, order], offset
+
+
+def _patch_matrix(model: VisionTransformer) -> tuple[Tensor, Tensor]:
+    """From a flat patch, (P²·in_chans, channel fastest), to the hat slices of its token, end to end."""
+    config, P = model.config, model.config.patch_size
+    pixels = P * P * config.in_chans
+    units = torch.eye(pixels).view(pixels, P, P, config.in_chans).permute(0, 3, 1, 2)  # images of one patch
+    offset = model.patch_embed(torch.zeros(1, config.in_chans, P, P))  # (C, 1, 1, d)
+    columns = (model.patch_embed(units) - offset).squeeze(2).transpose(0, 1).flatten(1)  # (pixels, C·d)
+    return columns.mT, offset.flatten()
+
+
+def _end_to_end(x_hat: Tensor) -> Tensor:
+    """(C, 1, n, d) -> (1, n, C·d)."""
+    return x_hat.squeeze(1).transpose(0, 1).flatten(1).unsqueeze(0)
+
+
+def _fold(linear: nn.Linear, matrix: Tensor, offset: Tensor) -> None:
+    linear.weight.data.copy_(matrix)
+    linear.bias.data.copy_(offset)
