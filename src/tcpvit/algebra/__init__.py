@@ -28,6 +28,7 @@ from tcpvit.algebra.functions import (
     trace,
     tubal_rank,
 )
+from tcpvit.algebra.krylov import cg, gmres, golub_kahan
 from tcpvit.algebra.predicates import (
     is_diagonal,
     is_orthogonal,
@@ -44,6 +45,9 @@ from tcpvit.algebra.products import (
     to_hat,
     transpose,
 )
+from tcpvit.algebra.recovery import Decomposition, complete, robust_pca, svt
+from tcpvit.algebra.report import Solution
+from tcpvit.algebra.solvers import lstsq, solve, tikhonov
 from tcpvit.algebra.transforms import (
     LearnedTransform,
     MatrixTransform,
@@ -55,11 +59,15 @@ from tcpvit.algebra.transforms import (
 )
 
 __all__ = [
+    "Decomposition",
     "LearnedTransform",
     "MatrixTransform",
+    "Solution",
     "Transform",
     "block_matrix",
+    "cg",
     "cholesky",
+    "complete",
     "cprod",
     "data_driven",
     "det",
@@ -69,6 +77,8 @@ __all__ = [
     "facewise",
     "from_hat",
     "get_transform",
+    "gmres",
+    "golub_kahan",
     "identity",
     "inner",
     "inverse",
@@ -78,6 +88,7 @@ __all__ = [
     "is_symmetric",
     "list_transforms",
     "low_rank",
+    "lstsq",
     "lu",
     "multi_rank",
     "norm",
@@ -87,9 +98,13 @@ __all__ = [
     "power",
     "qr",
     "random_orthogonal",
+    "robust_pca",
     "schur",
+    "solve",
     "sqrtm",
     "svd",
+    "svt",
+    "tikhonov",
     "to_hat",
     "trace",
     "transpose",

@@ -1,0 +1,308 @@
+"""Iterative solvers: conjugate gradients, restarted GMRES, and Golub–Kahan bidiagonalisation (LSQR).
+
+Each slice of the hat domain, each tensor of the batch and each column of B is a linear system of its own, and all of
+them are iterated at once, each with its own Krylov space. The other way, one Krylov space for the whole tensor in the
+Frobenius inner product, would have to fit one polynomial to the spectra of all slices together, and so needs at least
+as many iterations; it would transform in every iteration; and under a transform that is not orthogonal Aᵀ would not be
+the adjoint of A.
+
+All three work in cycles: from the true residual an iteration that updates its residual by recursion runs until that
+looks small enough, then the true residual decides whether it was. So `residuals[-1]` and `converged` are not
+estimates. Norms are those of the hat domain, the Frobenius norms of the tensors for orthogonal transforms. The
+iterations are not differentiated: for gradients there is `solve`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from tcpvit.algebra.checks import LinAlgError, check_finite, check_same_tube, check_tensor, matrix_shape
+from tcpvit.algebra.domain import TransformsArg
+from tcpvit.algebra.report import Solution, check_limits, warn_unless_converged
+from tcpvit.algebra.slicewise import multiplicity, name_slices
+from tcpvit.algebra.solvers import same_ndim, system_domain
+
+# (residual R̂, how many iterations are left) -> (the change of X̂, the estimated relative residuals, one per iteration)
+Cycle = Callable[[Tensor, int], tuple[Tensor, list[Tensor]]]
+
+
+@torch.no_grad()
+def cg(
+    A: Tensor,
+    B: Tensor,
+    transform: TransformsArg = "dct",
+    *,
+    start: Tensor | None = None,
+    tol: float = 1e-5,
+    max_iterations: int = 1000,
+    tube_ndim: int = 1,
+) -> Solution:
+    """Conjugate gradients for A ⋆ X = B with A f-symmetric and f-positive-definite.
+
+    It stops when ‖B − A ⋆ X‖ ≤ tol·‖B‖ for every tensor of the batch. LinAlgError if A turns out to be indefinite.
+
+    >>> from tcpvit.algebra import cprod, identity, transpose
+    >>> G = torch.randn(4, 4, 3)
+    >>> A, X = cprod(G, transpose(G)) + 4 * identity(4, 3), torch.randn(4, 2, 3)
+    >>> solution = cg(A, cprod(A, X))
+    >>> solution.converged, torch.allclose(solution.x, X, atol=1e-3)
+    (True, True)
+    """
+    check_limits(tol, max_iterations)
+    check_tensor(A, tube_ndim=tube_ndim, square=True)
+    systems = _Systems(A, B, start, transform, tube_ndim)
+    A_hat, share = systems.A, tol * systems.share
+    _check_symmetric(systems, A)
+
+    def cycle(r: Tensor, limit: int) -> tuple[Tensor, list[Tensor]]:
+        x, p, rr = torch.zeros_like(r), r, _dot(r, r)
+        estimates: list[Tensor] = []
+        while len(estimates) < limit and bool((active := rr.sqrt() > share).any()):  # a system that is solved rests
+            q = A_hat @ p
+            curvature = _dot(p, q)
+            indefinite = active & (curvature <= 0)
+            if indefinite.any():
+                raise LinAlgError(
+                    f"cg needs a positive definite tensor, but A of shape {tuple(A.shape)} is not: "
+                    f"{name_slices(indefinite, tube_ndim)} of its hat domain is indefinite or singular; use gmres"
+                )
+            alpha = torch.where(active, _ratio(rr, curvature), 0.0)
+            x, r = x + alpha * p, r - alpha * q
+            rr, before = _dot(r, r), rr
+            p = r + _ratio(rr, before) * p
+            estimates.append(systems.relative(rr.sqrt()))
+        return x, estimates
+
+    return _iterate("cg", systems, cycle, systems.residual, tol, max_iterations)
+
+
+@torch.no_grad()
+def gmres(
+    A: Tensor,
+    B: Tensor,
+    transform: TransformsArg = "dct",
+    *,
+    start: Tensor | None = None,
+    restart: int = 30,
+    tol: float = 1e-5,
+    max_iterations: int = 1000,
+    tube_ndim: int = 1,
+) -> Solution:
+    """GMRES, restarted after `restart` iterations, for A ⋆ X = B with any square A.
+
+    It stops when ‖B − A ⋆ X‖ ≤ tol·‖B‖ for every tensor of the batch, or when a whole cycle made no progress.
+
+    >>> from tcpvit.algebra import cprod, identity
+    >>> A, X = torch.randn(4, 4, 3) + 4 * identity(4, 3), torch.randn(4, 2, 3)
+    >>> solution = gmres(A, cprod(A, X))
+    >>> solution.converged, torch.allclose(solution.x, X, atol=1e-3)
+    (True, True)
+    """
+    check_limits(tol, max_iterations)
+    if restart < 1:
+        raise ValueError(f"restart is at least 1, got {restart}")
+    check_tensor(A, tube_ndim=tube_ndim, square=True)
+    systems = _Systems(A, B, start, transform, tube_ndim)
+    A_hat, eps = systems.A, torch.finfo(A.dtype).eps
+
+    def cycle(r: Tensor, limit: int) -> tuple[Tensor, list[Tensor]]:
+        steps = min(restart, limit)
+        beta = _norm(r)  # (C…, ..., 1, n): one number for each system
+        V = r.new_zeros(steps + 1, *r.shape)  # an orthonormal basis of the Krylov spaces
+        H = r.new_zeros(steps + 1, steps, *beta.shape)  # A V[:-1] = V H, the Hessenberg matrices
+        z = H.new_zeros(steps + 1, *beta.shape)  # zᵀ H = 0, z₀ = 1
+        V[0], z[0] = _ratio(r, beta), 1.0
+        estimates: list[Tensor] = []
+        for j in range(steps):
+            w = A_hat @ V[j]
+            floor = eps * _norm(w)
+            for _ in range(2):  # Gram–Schmidt, twice: once is not orthogonal to working precision
+                h = (V[: j + 1].conj() * w).sum(-2, keepdim=True)
+                w = w - (h * V[: j + 1]).sum(0)
+                H[: j + 1, j] += h
+            length = _norm(w)
+            H[j + 1, j] = torch.where(length > floor, length, 0.0)  # 0: the space is invariant, and w only rounding
+            V[j + 1] = _ratio(w, H[j + 1, j])
+            # The least residual of a Hessenberg system is β / ‖z‖. Where it vanishes z must not grow without end.
+            grown = _ratio((z[: j + 1] * H[: j + 1, j]).sum(0), torch.maximum(length, floor))
+            z[j + 1] = torch.where(_norm(z, 0) < 1 / eps, -grown, 0.0)
+            estimates.append(systems.relative(beta / _norm(z, 0)))
+            if bool((estimates[-1] <= tol).all()):
+                break
+        k = len(estimates)
+        y = _hessenberg_lstsq(H[: k + 1, :k], beta)
+        return (y * V[:k]).sum(0), estimates
+
+    return _iterate("gmres", systems, cycle, systems.residual, tol, max_iterations)
+
+
+@torch.no_grad()
+def golub_kahan(
+    A: Tensor,
+    B: Tensor,
+    transform: TransformsArg = "dct",
+    *,
+    start: Tensor | None = None,
+    tol: float = 1e-5,
+    max_iterations: int = 1000,
+    tube_ndim: int = 1,
+) -> Solution:
+    """LSQR, the least-squares solver on Golub–Kahan bidiagonalisation: min ‖A ⋆ X − B‖ with any A.
+
+    With R = B − A ⋆ X it stops when ‖R‖ ≤ tol·‖B‖ or, if there is no exact solution, when ‖Aᵀ ⋆ R‖ ≤ tol·‖A‖·‖R‖;
+    `residuals` holds the smaller of the two quotients (Paige and Saunders), ‖A‖ being the largest Frobenius norm of a
+    hat slice. Without `start` it finds the solution of least norm.
+
+    >>> A, B = torch.randn(6, 4, 3), torch.randn(6, 2, 3)
+    >>> from tcpvit.algebra import lstsq
+    >>> torch.allclose(golub_kahan(A, B, tol=1e-6).x, lstsq(A, B), atol=1e-3)
+    True
+    """
+    check_limits(tol, max_iterations)
+    systems = _Systems(A, B, start, transform, tube_ndim)
+    A_hat, A_adjoint = systems.A, systems.A.mH
+    size = torch.linalg.matrix_norm(A_hat).amax(tuple(range(tube_ndim)))  # (...)
+    floor = torch.finfo(A.dtype).eps * max(matrix_shape(A, tube_ndim)) * size[..., None, None]
+
+    def measure(residual: Tensor, adjoint_residual: Tensor) -> Tensor:
+        normal = _ratio(systems.total(adjoint_residual), size * systems.total(residual))
+        return torch.minimum(systems.relative(residual), normal)
+
+    def normalise(v: Tensor) -> tuple[Tensor, Tensor]:
+        length = _norm(v)
+        length = torch.where(length > floor, length, 0.0)  # 0: the bidiagonalisation is complete
+        return _ratio(v, length), length
+
+    def cycle(r: Tensor, limit: int) -> tuple[Tensor, list[Tensor]]:
+        phi_bar = _norm(r)
+        u = _ratio(r, phi_bar)
+        v, alpha = normalise(A_adjoint @ u)
+        x, w, rho_bar = torch.zeros_like(v), v, alpha
+        estimates: list[Tensor] = []
+        while len(estimates) < limit:
+            u, beta = normalise(A_hat @ v - alpha * u)
+            v, alpha = normalise(A_adjoint @ u - beta * v)
+            rho = torch.hypot(rho_bar, beta)
+            c, s = _ratio(rho_bar, rho), _ratio(beta, rho)
+            x = x + _ratio(c * phi_bar, rho) * w
+            w = v - _ratio(s * alpha, rho) * w
+            rho_bar, phi_bar = -c * alpha, s * phi_bar
+            estimates.append(measure(phi_bar, phi_bar * alpha * c.abs()))
+            if bool((estimates[-1] <= tol).all()):
+                break
+        return x, estimates
+
+    def true_measure(r: Tensor) -> Tensor:
+        return measure(_norm(r), _norm(A_adjoint @ r))
+
+    return _iterate("golub_kahan", systems, cycle, true_measure, tol, max_iterations)
+
+
+class _Systems:
+    """The systems Â x = b̂, one for each slice, tensor of the batch and column: A, B and x in the hat domain."""
+
+    def __init__(self, A: Tensor, B: Tensor, start: Tensor | None, transform: TransformsArg, tube_ndim: int):
+        self.domain = system_domain(transform, A, B, tube_ndim=tube_ndim)
+        self.tube_ndim = tube_ndim
+        A, B = same_ndim(A, B)
+        batch = torch.broadcast_shapes(A.shape[: -2 - tube_ndim], B.shape[: -2 - tube_ndim])
+        self.A = self.domain.hat(A)
+        self.B = self.domain.hat(B.expand(*batch, *B.shape[-2 - tube_ndim :]))
+        norms = _norm(self.B)  # (C…, ..., 1, n)
+        self.weight = multiplicity(self.domain, norms)
+        self.size = self.total(norms)  # ‖B‖, (...)
+        count = B.shape[-2 - tube_ndim + 1] * B.shape[-tube_ndim:].numel()
+        self.share = (self.size / count**0.5)[..., None, None]  # if no system has more, all have ‖B‖ together
+        shape = (*batch, matrix_shape(A, tube_ndim)[1], *B.shape[-1 - tube_ndim :])
+        self.x = self._start(start, shape, A)
+
+    def _start(self, start: Tensor | None, shape: tuple[int, ...], A: Tensor) -> Tensor:
+        if start is None:
+            return self.domain.hat(A.new_zeros(shape))
+        check_tensor(start, "start", tube_ndim=self.tube_ndim)
+        check_finite(start, "start")
+        check_same_tube(A, start, "start", tube_ndim=self.tube_ndim)
+        if start.shape != shape:
+            raise ValueError(f"start should have the shape of X, {shape}, got {tuple(start.shape)}")
+        return torch.where(self.size[..., None, None] > 0, self.domain.hat(start), 0.0)  # X = 0 solves A ⋆ X = 0
+
+    def total(self, norms: Tensor) -> Tensor:
+        """The norm of each tensor of the batch, (...), from those of the systems, (C…, ..., 1, n)."""
+        return (self.weight * norms**2).sum((*range(self.tube_ndim), -2, -1)).sqrt()
+
+    def relative(self, norms: Tensor) -> Tensor:
+        """`total`, relative to ‖B‖; 0 where B = 0."""
+        return _ratio(self.total(norms), self.size)
+
+    def residual(self, r: Tensor) -> Tensor:
+        """‖R‖ / ‖B‖ of each tensor of the batch."""
+        return self.relative(_norm(r))
+
+
+def _iterate(
+    name: str,
+    systems: _Systems,
+    cycle: Cycle,
+    measure: Callable[[Tensor], Tensor],
+    tol: float,
+    max_iterations: int,
+) -> Solution:
+    """Cycles until the true residual is small enough, the iterations are used up, or a cycle made no progress."""
+    x = systems.x
+    history: list[Tensor] = []
+    residual = torch.full_like(systems.size, torch.inf)
+    while True:
+        r = systems.B - systems.A @ x
+        before, residual = residual, measure(r)
+        history[-1:] = [residual]  # the truth in place of the estimate
+        left = max_iterations + 1 - len(history)
+        progress = (residual < before) & (residual > tol)
+        if left == 0 or not progress.any():
+            break
+        change, estimates = cycle(r, left)
+        x = x + change
+        history += estimates
+    solution = Solution(
+        x=systems.domain.back(x),
+        converged=bool((residual <= tol).all()),
+        iterations=len(history) - 1,
+        residuals=torch.stack(history),
+    )
+    advice = "raise max_iterations" if left == 0 else "it made no more progress: A is singular or badly conditioned"
+    warn_unless_converged(solution, name, tol, advice, stacklevel=4)  # the caller of cg, above it and its no_grad
+    return solution
+
+
+def _check_symmetric(systems: _Systems, A: Tensor) -> None:
+    over = tuple(range(systems.tube_ndim))
+    gap = torch.linalg.matrix_norm(systems.A - systems.A.mH).amax(over)
+    if bool((gap > torch.finfo(A.dtype).eps ** 0.5 * torch.linalg.matrix_norm(systems.A).amax(over)).any()):
+        raise ValueError(f"cg needs A = Aᵀ, but A of shape {tuple(A.shape)} is not f-symmetric; use gmres")
+
+
+def _hessenberg_lstsq(H: Tensor, beta: Tensor) -> Tensor:
+    """The y, (k, …), that minimises ‖β e₁ − H y‖, H being (k + 1, k, …); 0 in directions that H does not see."""
+    Q, R = torch.linalg.qr(H.movedim((0, 1), (-2, -1)))
+    g = beta[..., None, None] * Q[..., :1, :].mH  # β Qᴴ e₁
+    diagonal = R.diagonal(dim1=-2, dim2=-1).abs()
+    blind = diagonal <= torch.finfo(H.dtype).eps * diagonal.amax(-1, keepdim=True)
+    R = R + torch.diag_embed(blind.to(R.dtype))
+    y = torch.linalg.solve_triangular(R, torch.where(blind[..., None], 0.0, g), upper=True)
+    return y[..., 0].movedim(-1, 0)
+
+
+def _norm(v: Tensor, dim: int = -2) -> Tensor:
+    return torch.linalg.vector_norm(v, dim=dim, keepdim=dim != 0)
+
+
+def _dot(u: Tensor, v: Tensor) -> Tensor:
+    """The real part of uᴴ v of every column."""
+    return (u.conj() * v).real.sum(-2, keepdim=True)
+
+
+def _ratio(a: Tensor, b: Tensor) -> Tensor:
+    """a / b, and 0 where b = 0: a system that is solved stands still."""
+    return torch.where(b == 0, 0.0, a / torch.where(b == 0, 1.0, b))
