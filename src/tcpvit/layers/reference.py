@@ -191,7 +191,10 @@ def patches(layer: TPatchEmbed, images: Tensor) -> Tensor:
         return layer.proj(X.flatten(2)).unflatten(-1, (-1, layer.transform.tube))
     if layer.kind == "shared":
         return torch.stack([X[..., k] @ layer.weight for k in range(X.shape[-1])], -1)
-    return linear(layer.proj, X) if isinstance(layer.proj, TLinear) else X
+    if layer.kind == "t_linear":
+        assert isinstance(layer.proj, TLinear)
+        return linear(layer.proj, X)
+    return X
 
 
 def features(model: Any, images: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tcpvit.algebra.transforms import AnyTransform, LearnedTransform, MatrixTransform, get_transform, list_transforms
+from tcpvit.algebra.transforms import AnyTransform, LearnedTransform, MatrixTransform, get_transform
 
 # Transforms that no name determines: their matrix is saved with the weights and comes back with them.
 STORED = ("data_driven", "matrix")
@@ -43,27 +43,27 @@ class HatTransform(nn.Module):
     def __init__(self, transform: str | AnyTransform | Tensor, tube: int):
         super().__init__()
         self.tube = tube
-        if isinstance(transform, str) and transform in STORED:  # the identity until weights are loaded
-            transform = MatrixTransform(torch.eye(tube), transform)
-        found = get_transform(transform, tube)
+        stored = isinstance(transform, str) and transform in STORED
+        with torch.device("cpu"):  # matrices are computed, also where the model is made on "meta"
+            found = MatrixTransform(torch.eye(tube), str(transform)) if stored else get_transform(transform, tube)
         if found.is_complex:
             raise ValueError(
                 f"layers compute with real numbers, but {found!r} is complex; take 'dct', 'haar' or another"
             )
-        self.name = found.name
         self.is_orthogonal = found.is_orthogonal
-        self.learned = found if isinstance(found, LearnedTransform) else None
+        device = torch.get_default_device()
+        self.learned = found.to(device) if isinstance(found, LearnedTransform) else None
         self._exact: tuple[Tensor, Tensor] | None = None
+        self.name = found.name if found.name in (*STORED, "learned") else "matrix"
         if isinstance(found, LearnedTransform):
             return
-        derived = found.name in list_transforms() or found.name.startswith("wavelet:")
-        if not derived and found.name not in STORED:
-            self.name = "matrix"
+        derived = isinstance(transform, str) and not stored  # the name alone gives the matrix back
         if derived:
+            self.name = str(transform)
             self._exact = (found.matrix, found.inverse_matrix)
-        dtype = torch.get_default_dtype()
-        self.register_buffer("matrix", found.matrix.to(dtype), persistent=not derived)
-        self.register_buffer("inverse_matrix", found.inverse_matrix.to(dtype), persistent=not derived)
+        for name in ("matrix", "inverse_matrix"):
+            matrix = getattr(found, name).to(device, torch.get_default_dtype())
+            self.register_buffer(name, matrix, persistent=not derived)
 
     def matrices(self) -> tuple[Tensor, Tensor]:
         """M and M⁻¹."""

@@ -35,6 +35,13 @@ class Pretrained(ModelHubMixin, library_name="tcpvit", license="apache-2.0", tag
         (save_directory / CONFIG).write_text(json.dumps(content, indent=2) + "\n")
 
     @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: str | Path, **download: Any) -> Any:
+        """The model saved in that folder or repository, in eval mode."""
+        # The mixin reads config.json too, but its errors are not ours: look first.
+        read_config(_fetch(str(pretrained_model_name_or_path), CONFIG, download))
+        return super().from_pretrained(pretrained_model_name_or_path, **download)
+
+    @classmethod
     def _from_pretrained(cls, *, model_id: str, **download: Any) -> Any:
         download.pop("model_kwargs", None)
         content = read_config(_fetch(model_id, CONFIG, download))

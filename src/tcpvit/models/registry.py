@@ -57,9 +57,9 @@ def create_model(name: str, **options: Any) -> VisionTransformer:
         )
     if not isinstance(transform, Transform | LearnedTransform | Tensor):
         return VisionTransformer(model_config(name, **options))
-    label = transform.name if isinstance(transform, Transform | LearnedTransform) else "matrix"
-    known = label if label == "learned" or label in STORED else "matrix"
-    return VisionTransformer(model_config(name, **{**options, "transform": known}), transform)
+    label = getattr(transform, "name", "matrix")
+    stored = label if label in (*STORED, "learned") else "matrix"
+    return VisionTransformer(model_config(name, **{**options, "transform": stored}), transform)
 
 
 def twin_name(name: str) -> str:

@@ -72,7 +72,7 @@ class VisionTransformer(Pretrained, nn.Module):
     def _stack(self, block: partial[Any]) -> None:
         """The L blocks; stochastic depth rises linearly with depth."""
         config = self.config
-        rates = torch.linspace(0, config.drop_path_rate, config.depth).tolist()
+        rates = [config.drop_path_rate * i / max(config.depth - 1, 1) for i in range(config.depth)]
         self.blocks = nn.ModuleList(
             block(
                 mlp_ratio=config.mlp_ratio,
@@ -104,7 +104,8 @@ class VisionTransformer(Pretrained, nn.Module):
 
     def _enter(self, images: Tensor) -> Tensor:
         """Embedded tokens in the encoder's own layout."""
-        return self.embed(self.patch_embed(images), self._grid(images))
+        grid = self._grid(images)
+        return self.embed(self.patch_embed(images), grid)
 
     def _leave(self, x: Tensor) -> Tensor:
         """From the encoder's layout to (B, 1+N, D)."""
@@ -151,11 +152,11 @@ class VisionTransformer(Pretrained, nn.Module):
     def _block_indices(self, indices: int | list[int] | None) -> set[int]:
         depth = len(self.blocks)
         if indices is None:
-            return set(range(depth))
-        wanted = range(depth - indices, depth) if isinstance(indices, int) else [i % depth for i in indices]
-        if any(not -depth <= i < depth for i in (indices if isinstance(indices, list) else wanted)):
-            raise ValueError(f"indices={indices} names a block that does not exist; there are {depth} blocks")
-        return set(wanted)
+            indices = depth
+        wanted = list(range(-indices, 0)) if isinstance(indices, int) else indices
+        if not wanted or any(not -depth <= i < depth for i in wanted):
+            raise ValueError(f"indices={indices} does not name blocks of this model; there are {depth} blocks")
+        return {i % depth for i in wanted}
 
     @torch.no_grad()
     def attention_maps(self, images: Tensor) -> list[Tensor]:

@@ -1,0 +1,63 @@
+"""Couplings: how they are written, what they cost, where they start."""
+
+import pytest
+import torch
+from torch import nn
+
+from tcpvit.layers import CoupledTLinear, Coupling, TLinear, shuffle_slices, t_linear
+
+
+def parameters(layer: nn.Module) -> int:
+    return sum(p.numel() for p in layer.parameters())
+
+
+def test_parse():
+    assert Coupling.parse(None) == Coupling.parse("none") == Coupling.parse(()) == Coupling()
+    assert Coupling.parse("mix+shuffle") == Coupling(mix="identity", shuffle=True)
+    assert Coupling.parse(["low_rank:8", "partial:0.5"]) == Coupling(low_rank=8, partial=0.5)
+
+
+@pytest.mark.parametrize("word", ["mx", "mix:up", "shuffle:2", "low_rank", "low_rank:0", "partial:2", "partial:x"])
+def test_unknown_words_are_errors_that_name_the_known(word):
+    with pytest.raises(ValueError, match=r"no coupling is written .* Known: mix"):
+        Coupling.parse(word)
+
+
+def test_costs():
+    plain = parameters(TLinear(16, 32, 3))
+    assert parameters(t_linear(16, 32, 3, coupling=Coupling(shuffle=True))) == plain
+    assert parameters(CoupledTLinear(16, 32, 3, coupling=Coupling(mix="identity"))) == plain + 9
+    assert parameters(CoupledTLinear(16, 32, 3, coupling=Coupling(low_rank=2))) == plain + 2 * 3 * (16 + 32)
+    # ρ = 1/4: 8 of 32 features of every slice read 3·16 numbers, the other 24 read 16
+    partial = parameters(CoupledTLinear(16, 32, 3, coupling=Coupling(partial=0.25)))
+    assert partial == 3 * (8 * 48 + 24 * 16) + 3 * 32
+
+
+def test_mix_at_the_identity_and_low_rank_start_as_the_plain_layer():
+    layer = CoupledTLinear(4, 6, 3, coupling=Coupling(mix="identity", low_rank=2))
+    x_hat = torch.randn(3, 2, 4)
+    torch.testing.assert_close(layer(x_hat), TLinear.forward(layer, x_hat))
+
+
+def test_mix_rotation_is_a_rotation_that_torchs_seed_decides():
+    def mix(seed):
+        torch.manual_seed(seed)
+        return CoupledTLinear(4, 6, 3, coupling=Coupling(mix="rotation")).mix
+
+    torch.testing.assert_close(mix(0) @ mix(0).T, torch.eye(3))
+    assert torch.equal(mix(0), mix(0))
+    assert not torch.equal(mix(0), mix(1))
+
+
+def test_partial_of_one_is_a_dense_layer():
+    layer = CoupledTLinear(4, 6, 3, coupling=Coupling(partial=1.0))
+    assert layer.dense_hat.numel() == 12 * 18
+    assert layer(torch.randn(3, 2, 4)).shape == (3, 2, 6)
+
+
+def test_shuffle_is_a_permutation_across_slices():
+    x = torch.arange(3 * 4).view(3, 1, 4)
+    shuffled = shuffle_slices(x)
+    assert sorted(shuffled.flatten().tolist()) == list(range(12))
+    # with C ≤ d every new slice holds features of every old one
+    assert all({int(v) // 4 for v in shuffled[k].flatten()} == {0, 1, 2} for k in range(3))

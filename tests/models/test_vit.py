@@ -1,0 +1,221 @@
+"""Std-ViT and TCP-ViT: the paper's counts to the unit, the reference's outputs, timm's manners."""
+
+import pytest
+import torch
+
+import tcpvit
+from tcpvit.layers import reference
+from tcpvit.models import VisionTransformer, ViTConfig, register_model, twin_name
+
+F64 = torch.float64
+
+
+def count(module) -> int:
+    return sum(p.numel() for p in module.parameters())
+
+
+def test_counts_of_the_classifiers_by_component():
+    std, tcp = tcpvit.create_model("std_vit_cifar"), tcpvit.create_model("tcp_vit_cifar")
+    for model, patch, block, blocks, total in ((std, 2352, 28272, 113088, 119194), (tcp, 0, 9840, 39360, 43114)):
+        assert count(model.patch_embed) == patch
+        assert (model.embed.cls_token.numel(), model.embed.pos_embed.numel()) == (48, 3120)
+        assert {count(b) for b in model.blocks} == {block}
+        assert count(model.blocks) == blocks
+        assert count(model.norm) == 96
+        assert count(model.head) == 490
+        assert count(model) == total
+    first = std.blocks[0]
+    parts = (first.attn.qkv, first.attn.proj, first.mlp.fc1, first.mlp.fc2)
+    assert [count(p) for p in parts] == [7056, 2352, 9408, 9264]
+    assert count(first.norm1) + count(first.norm2) == 192
+    first = tcp.blocks[0]
+    parts = (first.attn.qkv, first.attn.proj, first.mlp.fc1, first.mlp.fc2)
+    assert [count(p) for p in parts] == [3 * 816, 3 * 272, 3 * 1088, 3 * 1040]
+    assert count(first.norm1) + count(first.norm2) == 3 * 64
+
+
+def test_counts_of_the_pet_backbones_by_component():
+    std, tcp = tcpvit.create_model("std_vit_pet_backbone"), tcpvit.create_model("tcp_vit_pet_backbone")
+    for model, encoder, embedding, total in ((std, 1188480, 86592, 1275072), (tcp, 402048, 53632, 455680)):
+        assert count(model.blocks) + count(model.norm) == encoder
+        assert count(model.patch_embed) + count(model.embed) == embedding
+        assert count(model) == total
+    assert {count(b) for b in std.blocks} == {297024}
+    assert {count(b) for b in tcp.blocks} == {3 * 33472}
+    assert count(tcp.patch_embed) == 4096
+
+
+@pytest.mark.parametrize(("size", "millions"), [("tiny", 5.717416), ("small", 22.050664), ("base", 86.567656)])
+def test_the_standard_families_have_deits_counts(size, millions):
+    """DeiT's published models: 5.7M, 22.1M and 86.6M."""
+    with torch.device("meta"):
+        std = tcpvit.create_model(f"std_vit_{size}_patch16_224")
+        tcp = tcpvit.create_model(f"tcp_vit_{size}_patch16_224")
+    assert count(std) == round(millions * 1e6)
+    assert std.config.num_heads == 3 * tcp.config.num_heads
+    assert tcp.config.d // tcp.config.num_heads == 64
+    assert count(tcp.blocks) / count(std.blocks) == pytest.approx(1 / 3, abs=0.01)
+
+
+@pytest.mark.parametrize("name", tcpvit.list_models())
+def test_every_preset_runs_forward_and_backward(name):
+    small = {"depth": 1} if "224" in name else {}
+    model = tcpvit.create_model(name, **small)
+    images = torch.randn(2, 3, *model.config.image_shape)
+    tokens = model.forward_features(images)
+    N = torch.tensor(model.config.grid_of(*model.config.image_shape)).prod()
+    assert tokens.shape == (2, 1 + N, model.num_features)
+    model(images).square().mean().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+
+
+@pytest.mark.parametrize("attention", ["slice", "joint"])
+@pytest.mark.parametrize("domain", ["transform", "spatial"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"patch_embed": "shared", "transform": "haar"},
+        {"embed_dim": 24, "num_heads": 2, "coupling": "mix:rotation+shuffle"},
+        {"tube": 6, "num_heads": 2, "transform": "dst", "coupling": "low_rank:2+partial:0.25"},
+        {"in_chans": 5, "img_size": (8, 12), "transform": "cosine_kka", "global_pool": "avg"},
+    ],
+)
+def test_features_equal_the_reference(attention, domain, options):
+    options = {"depth": 2, "img_size": 16, **options}
+    model = tcpvit.create_model("tcp_vit_cifar", attention=attention, activation_domain=domain, **options).double()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    images = torch.randn(2, model.config.in_chans, *model.config.image_shape, dtype=F64)
+    torch.testing.assert_close(model.forward_features(images), reference.features(model, images), atol=1e-10, rtol=1e-9)
+
+
+def test_in_the_papers_preset_the_slices_never_meet():
+    """Hat slice k of the tokens depends on hat slice k of the image alone."""
+    model = tcpvit.create_model("tcp_vit_cifar").double()
+    phi = tcpvit.algebra.get_transform("dct", 3)
+    images = torch.randn(1, 3, 32, 32, dtype=F64, requires_grad=True)
+    tokens_hat = phi.forward(model.unflatten(model.forward_features(images)))
+    weights = torch.randn_like(tokens_hat)
+    for k in range(3):
+        (gradient,) = torch.autograd.grad((weights * tokens_hat)[..., k].sum(), images, retain_graph=True)
+        energy = phi.forward(gradient, dim=1).square().sum((0, 2, 3))
+        assert energy[k] > 1e-3
+        assert energy[[j for j in range(3) if j != k]].max() < 1e-20 * energy[k]
+
+
+@pytest.mark.parametrize("kind", ["std", "tcp"])
+@pytest.mark.parametrize(
+    ("channels", "size", "patch"), [(1, 28, 7), (3, (32, 48), 8), (13, 20, 5), (200, 15, 5), (300, 8, 4)]
+)
+def test_any_number_of_channels_and_any_size(kind, channels, size, patch):
+    options = {"in_chans": channels, "img_size": size, "patch_size": patch, "num_heads": 1, "depth": 1}
+    width = 64 if kind == "std" else None  # the dense width P²·C would take hundreds of millions of weights
+    model = tcpvit.create_model(f"{kind}_vit_cifar", **options, embed_dim=width, num_classes=7)
+    shape = model.config.image_shape
+    assert model(torch.randn(2, channels, *shape)).shape == (2, 7)
+
+
+@pytest.mark.parametrize("tube", [1, 2, 3, 4, 6, 8, 12, 16, 24, 48, 64, 96, 192])
+def test_families_take_any_tube_that_divides_the_width(tube):
+    model = tcpvit.create_model("tcp_vit_tiny_patch16_224", tube=tube, depth=1, num_classes=3, img_size=32)
+    assert model(torch.randn(1, 3, 32, 32)).shape == (1, 3)
+    assert model.blocks[0].attn.qkv.weight_hat.numel() == 3 * 192 * 192 // tube
+
+
+@pytest.mark.parametrize("kind", ["std", "tcp"])
+def test_images_of_another_size_and_bad_images(kind):
+    model = tcpvit.create_model(f"{kind}_vit_cifar")
+    assert model(torch.randn(1, 3, 48, 16)).shape == (1, 10)
+    with pytest.raises(ValueError, match="33×32 does not divide into patches of 4"):
+        model(torch.randn(1, 3, 33, 32))
+    with pytest.raises(ValueError, match=r"images should be \(B, 3, H, W\), got shape \(1, 4, 32, 32\)"):
+        model(torch.randn(1, 4, 32, 32))
+
+
+@pytest.mark.parametrize("kind", ["std", "tcp"])
+def test_timms_manners(kind):
+    model = tcpvit.create_model(f"{kind}_vit_cifar").eval()
+    images = torch.randn(2, 3, 32, 32)
+    tokens = model.forward_features(images)
+    torch.testing.assert_close(model.forward_head(tokens), model(images))
+    assert model.forward_head(tokens, pre_logits=True).shape == (2, 48)
+    model.reset_classifier(5)
+    assert model(images).shape == (2, 5)
+    assert model.get_classifier() is model.head
+    model.reset_classifier(0, "avg")
+    torch.testing.assert_close(model(images), tokens[:, 1:].mean(1))
+    assert model.config.num_classes == 0
+    with pytest.raises(ValueError, match="global_pool"):
+        model.reset_classifier(3, "max")
+    assert model.unflatten(tokens).shape == (2, 65, model.config.d, model.config.tube_length)
+
+
+@pytest.mark.parametrize("kind", ["std", "tcp"])
+def test_forward_intermediates(kind):
+    model = tcpvit.create_model(f"{kind}_vit_cifar").eval()
+    images = torch.randn(2, 3, 32, 16)
+    final, maps = model.forward_intermediates(images, norm=True)
+    assert [m.shape for m in maps] == [(2, 48, 8, 4)] * 4
+    torch.testing.assert_close(final, model.forward_features(images))
+    torch.testing.assert_close(maps[-1].flatten(2).mT, final[:, 1:])
+    ((tokens, prefix),) = model.forward_intermediates(
+        images, [-1], norm=True, return_prefix_tokens=True, output_fmt="NLC", intermediates_only=True
+    )
+    torch.testing.assert_close(torch.cat([prefix, tokens], 1), final)
+    assert len(model.forward_intermediates(images, 2, intermediates_only=True)) == 2
+    for bad in ([4], 5, [-5]):
+        with pytest.raises(ValueError, match="there are 4 blocks"):
+            model.forward_intermediates(images, bad)
+    with pytest.raises(ValueError, match="output_fmt"):
+        model.forward_intermediates(images, output_fmt="NHWC")
+
+
+def test_attention_maps_by_slice_and_head():
+    images = torch.randn(2, 3, 32, 32)
+    for options, shape in (({}, (3, 2, 4, 65, 65)), ({"attention": "joint"}, (2, 4, 65, 65))):
+        maps = tcpvit.create_model("tcp_vit_cifar", **options).attention_maps(images)
+        assert [m.shape for m in maps] == [shape] * 4
+        torch.testing.assert_close(maps[0].sum(-1), torch.ones(shape[:-1]))
+    assert tcpvit.create_model("std_vit_cifar").attention_maps(images)[0].shape == (2, 4, 65, 65)
+
+
+def test_registry():
+    assert tcpvit.list_models("tcp_*_224") == [f"tcp_vit_{s}_patch16_224" for s in ("base", "small", "tiny")]
+    assert twin_name("std_vit_cifar") == "tcp_vit_cifar"
+    with pytest.raises(ValueError, match="registered already"):
+        register_model("tcp_vit_cifar", ViTConfig("tcp", img_size=32, patch_size=4))
+    with pytest.raises(ValueError, match="no twin"):
+        twin_name("tcp_vit_nowhere")
+
+
+def test_the_same_seed_gives_the_same_model():
+    def weights(seed):
+        torch.manual_seed(seed)
+        return tcpvit.create_model("tcp_vit_cifar", coupling="mix:rotation").state_dict()
+
+    assert all(torch.equal(a, b) for a, b in zip(weights(3).values(), weights(3).values(), strict=True))
+
+
+def test_a_data_driven_transform_needs_its_data():
+    with pytest.raises(ValueError, match=r"pass algebra.data_driven\(images\)"):
+        tcpvit.create_model("tcp_vit_cifar", transform="data_driven")
+    transform = tcpvit.algebra.data_driven(torch.rand(50, 3))
+    model = tcpvit.create_model("tcp_vit_cifar", transform=transform)
+    assert isinstance(model, VisionTransformer)
+    torch.testing.assert_close(model.transform.matrix, transform.matrix.float())
+
+
+@pytest.mark.parametrize("kind", ["std", "tcp"])
+def test_precisions_and_layouts(kind):
+    model = tcpvit.create_model(f"{kind}_vit_cifar").eval()
+    images = torch.randn(4, 3, 32, 32)
+    exact = model.double()(images.double())
+    logits = model.float()(images)
+    torch.testing.assert_close(logits.double(), exact, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(model(images.to(memory_format=torch.channels_last)), logits)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        low = model(images)
+    assert low.dtype == torch.bfloat16
+    assert (low.float() - logits).abs().max() < 0.1
+    assert (model.bfloat16()(images.bfloat16()).float() - logits).abs().max() < 0.1
