@@ -93,7 +93,7 @@ def gmres(
 ) -> Solution:
     """GMRES, restarted after `restart` iterations, for A ⋆ X = B with any square A.
 
-    It stops when ‖B − A ⋆ X‖ ≤ tol·‖B‖ for every tensor of the batch, or when a whole cycle made no progress.
+    It stops when ‖B − A ⋆ X‖ ≤ tol·‖B‖ for every tensor of the batch, or when a cycle gained less than 0.1 %.
 
     >>> from tcpvit.algebra import cprod, identity
     >>> A, X = torch.randn(4, 4, 3) + 4 * identity(4, 3), torch.randn(4, 2, 3)
@@ -107,6 +107,7 @@ def gmres(
     check_tensor(A, tube_ndim=tube_ndim, square=True)
     systems = _Systems(A, B, start, transform, tube_ndim)
     A_hat, eps = systems.A, torch.finfo(A.dtype).eps
+    floor, doubt = systems.floor, eps**0.5 * systems.norm_A
 
     def cycle(r: Tensor, limit: int) -> tuple[Tensor, list[Tensor]]:
         steps = min(restart, limit)
@@ -118,22 +119,25 @@ def gmres(
         estimates: list[Tensor] = []
         for j in range(steps):
             w = A_hat @ V[j]
-            floor = eps * _norm(w)
             for _ in range(2):  # Gram–Schmidt, twice: once is not orthogonal to working precision
                 h = (V[: j + 1].conj() * w).sum(-2, keepdim=True)
                 w = w - (h * V[: j + 1]).sum(0)
                 H[: j + 1, j] += h
             length = _norm(w)
-            H[j + 1, j] = torch.where(length > floor, length, 0.0)  # 0: the space is invariant, and w only rounding
-            V[j + 1] = _ratio(w, H[j + 1, j])
-            # The least residual of a Hessenberg system is β / ‖z‖. Where it vanishes z must not grow without end.
-            grown = _ratio((z[: j + 1] * H[: j + 1, j]).sum(0), torch.maximum(length, floor))
-            z[j + 1] = torch.where(_norm(z, 0) < 1 / eps, -grown, 0.0)
+            length = torch.where(length > floor, length, 0.0)  # 0: the space is invariant, and w only rounding
+            V[j + 1], H[j + 1, j] = _ratio(w, length), length
+            # The least residual of a Hessenberg system is β / ‖z‖. In an invariant space it is 0, unless H is singular.
+            past = (z[: j + 1] * H[: j + 1, j]).sum(0)
+            size = _norm(z, 0)
+            solved = (length == 0) & (past.abs() > doubt * size)
+            grown = torch.where(solved, 1 / eps, -_ratio(past, length))
+            z[j + 1] = torch.where(size < 1 / eps, grown, 0.0)  # lest it grow without end
             estimates.append(systems.relative(beta / _norm(z, 0)))
-            if bool((estimates[-1] <= tol).all()):
+            if bool((estimates[-1] <= tol).all()) or not length.any():
                 break
         k = len(estimates)
-        y = _hessenberg_lstsq(H[: k + 1, :k], beta)
+        H_plus = torch.linalg.pinv(H[: k + 1, :k].movedim((0, 1), (-2, -1)), atol=floor, rtol=torch.zeros_like(floor))
+        y = (beta[..., None] * H_plus[..., 0]).movedim(-1, 0)  # minimises ‖β e₁ − H y‖
         return (y * V[:k]).sum(0), estimates
 
     return _iterate("gmres", systems, cycle, systems.residual, tol, max_iterations)
@@ -152,9 +156,10 @@ def golub_kahan(
 ) -> Solution:
     """LSQR, the least-squares solver on Golub–Kahan bidiagonalisation: min ‖A ⋆ X − B‖ with any A.
 
-    With R = B − A ⋆ X it stops when ‖R‖ ≤ tol·‖B‖ or, if there is no exact solution, when ‖Aᵀ ⋆ R‖ ≤ tol·‖A‖·‖R‖;
-    `residuals` holds the smaller of the two quotients (Paige and Saunders), ‖A‖ being the largest Frobenius norm of a
-    hat slice. Without `start` it finds the solution of least norm.
+    With r the residual of a system (a column of a hat slice of B − A ⋆ X) it stops when each has ‖r‖ ≤ tol·‖B‖/√count,
+    so that ‖B − A ⋆ X‖ ≤ tol·‖B‖, or, where there is no exact solution, ‖Âᵀ r‖ ≤ tol·‖A‖·‖r‖. `residuals` holds the
+    smaller of the two quotients (Paige and Saunders), of the worst system; ‖A‖ is the largest Frobenius norm of a hat
+    slice. Without `start` it finds the solution of least norm.
 
     >>> A, B = torch.randn(6, 4, 3), torch.randn(6, 2, 3)
     >>> from tcpvit.algebra import lstsq
@@ -164,16 +169,14 @@ def golub_kahan(
     check_limits(tol, max_iterations)
     systems = _Systems(A, B, start, transform, tube_ndim)
     A_hat, A_adjoint = systems.A, systems.A.mH
-    size = torch.linalg.matrix_norm(A_hat).amax(tuple(range(tube_ndim)))  # (...)
-    floor = torch.finfo(A.dtype).eps * max(matrix_shape(A, tube_ndim)) * size[..., None, None]
 
     def measure(residual: Tensor, adjoint_residual: Tensor) -> Tensor:
-        normal = _ratio(systems.total(adjoint_residual), size * systems.total(residual))
-        return torch.minimum(systems.relative(residual), normal)
+        exact, normal = _ratio(residual, systems.share), _ratio(adjoint_residual, systems.norm_A * residual)
+        return torch.minimum(exact, normal)  # (C…, ..., 1, n)
 
     def normalise(v: Tensor) -> tuple[Tensor, Tensor]:
         length = _norm(v)
-        length = torch.where(length > floor, length, 0.0)  # 0: the bidiagonalisation is complete
+        length = torch.where(length > systems.floor, length, 0.0)  # 0: the bidiagonalisation is complete
         return _ratio(v, length), length
 
     def cycle(r: Tensor, limit: int) -> tuple[Tensor, list[Tensor]]:
@@ -181,22 +184,23 @@ def golub_kahan(
         u = _ratio(r, phi_bar)
         v, alpha = normalise(A_adjoint @ u)
         x, w, rho_bar = torch.zeros_like(v), v, alpha
+        active = measure(phi_bar, phi_bar * alpha) > tol
         estimates: list[Tensor] = []
-        while len(estimates) < limit:
+        while len(estimates) < limit and bool(active.any()):
             u, beta = normalise(A_hat @ v - alpha * u)
             v, alpha = normalise(A_adjoint @ u - beta * v)
             rho = torch.hypot(rho_bar, beta)
             c, s = _ratio(rho_bar, rho), _ratio(beta, rho)
-            x = x + _ratio(c * phi_bar, rho) * w
-            w = v - _ratio(s * alpha, rho) * w
-            rho_bar, phi_bar = -c * alpha, s * phi_bar
-            estimates.append(measure(phi_bar, phi_bar * alpha * c.abs()))
-            if bool((estimates[-1] <= tol).all()):
-                break
+            x = x + torch.where(active, _ratio(c * phi_bar, rho), 0.0) * w
+            rho_bar, phi_bar = -c * alpha, torch.where(active, s * phi_bar, phi_bar)
+            now = measure(phi_bar, phi_bar * alpha * c.abs())
+            active = active & (now > tol)  # a system that is solved rests: what follows is rounding
+            w = torch.where(active, v - _ratio(s * alpha, rho) * w, 0.0)
+            estimates.append(systems.worst(now))
         return x, estimates
 
     def true_measure(r: Tensor) -> Tensor:
-        return measure(_norm(r), _norm(A_adjoint @ r))
+        return systems.worst(measure(_norm(r), _norm(A_adjoint @ r)))
 
     return _iterate("golub_kahan", systems, cycle, true_measure, tol, max_iterations)
 
@@ -211,11 +215,13 @@ class _Systems:
         batch = torch.broadcast_shapes(A.shape[: -2 - tube_ndim], B.shape[: -2 - tube_ndim])
         self.A = self.domain.hat(A)
         self.B = self.domain.hat(B.expand(*batch, *B.shape[-2 - tube_ndim :]))
-        norms = _norm(self.B)  # (C…, ..., 1, n)
+        norms = _norm(self.B)  # (C…, ..., 1, n), one for each system
         self.weight = multiplicity(self.domain, norms)
-        self.size = self.total(norms)  # ‖B‖, (...)
-        count = B.shape[-2 - tube_ndim + 1] * B.shape[-tube_ndim:].numel()
-        self.share = (self.size / count**0.5)[..., None, None]  # if no system has more, all have ‖B‖ together
+        self.norm_B = self.total(norms)  # (...)
+        count = B.shape[-1 - tube_ndim] * self.domain.tube_shape.numel()
+        self.share = (self.norm_B / count**0.5)[..., None, None]  # if no system has more, all have ‖B‖ together
+        self.norm_A = torch.linalg.matrix_norm(self.A).amax(tuple(range(tube_ndim)))[..., None, None]
+        self.floor = torch.finfo(A.dtype).eps * max(matrix_shape(A, tube_ndim)) * self.norm_A  # of ‖Â v‖, ‖v‖ = 1
         shape = (*batch, matrix_shape(A, tube_ndim)[1], *B.shape[-1 - tube_ndim :])
         self.x = self._start(start, shape, A)
 
@@ -227,7 +233,7 @@ class _Systems:
         check_same_tube(A, start, "start", tube_ndim=self.tube_ndim)
         if start.shape != shape:
             raise ValueError(f"start should have the shape of X, {shape}, got {tuple(start.shape)}")
-        return torch.where(self.size[..., None, None] > 0, self.domain.hat(start), 0.0)  # X = 0 solves A ⋆ X = 0
+        return torch.where(self.share > 0, self.domain.hat(start), 0.0)  # X = 0 solves A ⋆ X = 0
 
     def total(self, norms: Tensor) -> Tensor:
         """The norm of each tensor of the batch, (...), from those of the systems, (C…, ..., 1, n)."""
@@ -235,7 +241,11 @@ class _Systems:
 
     def relative(self, norms: Tensor) -> Tensor:
         """`total`, relative to ‖B‖; 0 where B = 0."""
-        return _ratio(self.total(norms), self.size)
+        return _ratio(self.total(norms), self.norm_B)
+
+    def worst(self, values: Tensor) -> Tensor:
+        """The largest value of the systems of each tensor of the batch, (...)."""
+        return values.amax((*range(self.tube_ndim), -2, -1))
 
     def residual(self, r: Tensor) -> Tensor:
         """‖R‖ / ‖B‖ of each tensor of the batch."""
@@ -250,20 +260,20 @@ def _iterate(
     tol: float,
     max_iterations: int,
 ) -> Solution:
-    """Cycles until the true residual is small enough, the iterations are used up, or a cycle made no progress."""
+    """Cycles until the true residual is small enough, the iterations are used up, or a cycle gained nearly nothing."""
     x = systems.x
     history: list[Tensor] = []
-    residual = torch.full_like(systems.size, torch.inf)
+    before = torch.full_like(systems.norm_B, torch.inf)
     while True:
         r = systems.B - systems.A @ x
-        before, residual = residual, measure(r)
+        residual = measure(r)
         history[-1:] = [residual]  # the truth in place of the estimate
         left = max_iterations + 1 - len(history)
-        progress = (residual < before) & (residual > tol)
+        progress = (residual > tol) & (residual < 0.999 * before)
         if left == 0 or not progress.any():
             break
         change, estimates = cycle(r, left)
-        x = x + change
+        x, before = x + change, residual
         history += estimates
     solution = Solution(
         x=systems.domain.back(x),
@@ -277,21 +287,9 @@ def _iterate(
 
 
 def _check_symmetric(systems: _Systems, A: Tensor) -> None:
-    over = tuple(range(systems.tube_ndim))
-    gap = torch.linalg.matrix_norm(systems.A - systems.A.mH).amax(over)
-    if bool((gap > torch.finfo(A.dtype).eps ** 0.5 * torch.linalg.matrix_norm(systems.A).amax(over)).any()):
+    gap = torch.linalg.matrix_norm(systems.A - systems.A.mH, keepdim=True)
+    if bool((gap > torch.finfo(A.dtype).eps ** 0.5 * systems.norm_A).any()):
         raise ValueError(f"cg needs A = Aᵀ, but A of shape {tuple(A.shape)} is not f-symmetric; use gmres")
-
-
-def _hessenberg_lstsq(H: Tensor, beta: Tensor) -> Tensor:
-    """The y, (k, …), that minimises ‖β e₁ − H y‖, H being (k + 1, k, …); 0 in directions that H does not see."""
-    Q, R = torch.linalg.qr(H.movedim((0, 1), (-2, -1)))
-    g = beta[..., None, None] * Q[..., :1, :].mH  # β Qᴴ e₁
-    diagonal = R.diagonal(dim1=-2, dim2=-1).abs()
-    blind = diagonal <= torch.finfo(H.dtype).eps * diagonal.amax(-1, keepdim=True)
-    R = R + torch.diag_embed(blind.to(R.dtype))
-    y = torch.linalg.solve_triangular(R, torch.where(blind[..., None], 0.0, g), upper=True)
-    return y[..., 0].movedim(-1, 0)
 
 
 def _norm(v: Tensor, dim: int = -2) -> Tensor:
