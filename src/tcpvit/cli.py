@@ -25,6 +25,11 @@ import tcpvit
 # verb -> (where its function lives, what `tcpvit --help` says: the first line of the function's docstring)
 VERBS: dict[str, tuple[str, str]] = {
     "demo": ("tcpvit.tour:demo", "A short tour of the algebra."),
+    "train": ("tcpvit.training.verbs:train", "Train a model by a recipe."),
+    "eval": ("tcpvit.training.verbs:evaluate_verb", "Measure a trained model on a set."),
+    "models": ("tcpvit.analysis.verbs:models", "The models there are, with their size and the ratio to their twin."),
+    "analyze": ("tcpvit.analysis.verbs:analyze", "Parameters, FLOPs and memory of models, by formula and by count."),
+    "bench": ("tcpvit.studies.speed:bench", "Time of models, forward and forward+backward, beside what their FLOPs promise."),
 }
 
 # What a user can cause and mend; anything else is a fault of ours and shows its traceback.

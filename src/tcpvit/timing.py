@@ -1,0 +1,47 @@
+"""Timing on a noisy machine: contenders run in turns, in one run, and the best time of each counts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+
+
+def interleaved(contenders: Mapping[str, Callable[[], object]], seconds: float = 2.0) -> dict[str, float]:
+    """The best time of each contender in seconds, all of them called in turns for about `seconds` in all.
+
+    Every contender is called at least three times after one call that warms it up.
+
+    >>> best = interleaved({"short": lambda: time.sleep(0.001), "long": lambda: time.sleep(0.004)}, seconds=0.05)
+    >>> best["short"] < best["long"]
+    True
+    """
+    for run in contenders.values():
+        run()
+    best = dict.fromkeys(contenders, float("inf"))
+    rounds, end = 0, time.perf_counter() + seconds
+    while rounds < 3 or time.perf_counter() < end:
+        for name, run in contenders.items():
+            start = time.perf_counter()
+            run()
+            best[name] = min(best[name], time.perf_counter() - start)
+        rounds += 1
+    return best
+
+
+@contextmanager
+def using_threads(count: int) -> Iterator[None]:
+    """Let torch use that many threads for a while.
+
+    >>> with using_threads(1):
+    ...     torch.get_num_threads()
+    1
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
