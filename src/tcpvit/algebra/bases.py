@@ -17,8 +17,8 @@ def dct_matrix(tube: int) -> Tensor:
     tensor([[ 0.7071,  0.7071],
             [ 0.7071, -0.7071]], dtype=torch.float64)
     """
-    j = torch.arange(tube, dtype=torch.float64)
-    phi = math.sqrt(2 / tube) * torch.cos(math.pi * (2 * j[None, :] + 1) * j[:, None] / (2 * tube))
+    j = torch.arange(tube)
+    phi = math.sqrt(2 / tube) * torch.cos(_quarter_turns((2 * j[None, :] + 1) * j[:, None], tube))
     phi[0] = math.sqrt(1 / tube)
     return phi
 
@@ -30,8 +30,8 @@ def dst_matrix(tube: int) -> Tensor:
     tensor([[ 0.7071,  0.7071],
             [ 0.7071, -0.7071]], dtype=torch.float64)
     """
-    j = torch.arange(tube, dtype=torch.float64)
-    s = math.sqrt(2 / tube) * torch.sin(math.pi * (2 * j[None, :] + 1) * (j[:, None] + 1) / (2 * tube))
+    j = torch.arange(tube)
+    s = math.sqrt(2 / tube) * torch.sin(_quarter_turns((2 * j[None, :] + 1) * (j[:, None] + 1), tube))
     s[-1] /= math.sqrt(2)
     return s
 
@@ -133,3 +133,8 @@ def unitary_scale(matrix: Tensor) -> float | None:
     if not torch.allclose(gram, unit, rtol=0, atol=1e-6 * abs(scale)):
         return None
     return 1.0 if abs(scale - 1) < 1e-6 else scale
+
+
+def _quarter_turns(numerator: Tensor, tube: int) -> Tensor:
+    """The angle π/2·numerator/tube, reduced to one turn while it is an integer: rounding would cost digits later."""
+    return math.pi * (numerator % (4 * tube)).double() / (2 * tube)
