@@ -5,17 +5,17 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from tcpvit import algebra
-
 if TYPE_CHECKING:
+    from tcpvit import algebra
     from tcpvit.models import create_model, from_pretrained, list_models, save_pretrained
 
 __version__ = "0.1.0"
 
 __all__ = ["__version__", "algebra", "create_model", "from_pretrained", "list_models", "save_pretrained"]
 
-# Loaded when first asked for, so that `import tcpvit` costs little more than `import torch`.
+# Loaded when first asked for, so that `import tcpvit` and `tcpvit --help` wait for nothing, not even torch.
 _LAZY = {
+    "algebra": "tcpvit.algebra",
     "create_model": "tcpvit.models",
     "from_pretrained": "tcpvit.models",
     "list_models": "tcpvit.models",
@@ -26,7 +26,8 @@ _LAZY = {
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module 'tcpvit' has no attribute {name!r}")
-    return getattr(importlib.import_module(_LAZY[name]), name)
+    module = importlib.import_module(_LAZY[name])
+    return module if _LAZY[name] == f"tcpvit.{name}" else getattr(module, name)
 
 
 def __dir__() -> list[str]:

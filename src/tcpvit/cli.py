@@ -17,7 +17,6 @@ import textwrap
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, get_origin, get_type_hints
 
-import torch
 import typer
 
 import tcpvit
@@ -29,11 +28,11 @@ VERBS: dict[str, tuple[str, str]] = {
     "eval": ("tcpvit.training.verbs:evaluate_verb", "Measure a trained model on a set."),
     "models": ("tcpvit.analysis.verbs:models", "The models there are, with their size and the ratio to their twin."),
     "analyze": ("tcpvit.analysis.verbs:analyze", "Parameters, FLOPs and memory of models, by formula and by count."),
-    "bench": ("tcpvit.studies.speed:bench", "Time of models, forward and forward+backward, beside what their FLOPs promise."),
+    "bench": (
+        "tcpvit.studies.speed:bench",
+        "Time of models, forward and forward+backward, beside what their FLOPs promise.",
+    ),
 }
-
-# What a user can cause and mend; anything else is a fault of ours and shows its traceback.
-EXPECTED = (ValueError, torch.linalg.LinAlgError, OSError, ImportError)
 
 
 def main(args: Sequence[str] | None = None) -> int:
@@ -103,6 +102,8 @@ def _run(args: list[str]) -> int:
 
 def _print_version(asked: bool) -> None:
     if asked:
+        import torch
+
         print(f"tcpvit {tcpvit.__version__} (torch {torch.__version__}, Python {platform.python_version()})")
         raise typer.Exit
 
@@ -146,8 +147,12 @@ def _section(doc: str, title: str) -> str:
 
 
 def _is_expected(error: Exception) -> bool:
-    """Errors of ours, and typer's usage errors, which have a message to show."""
-    return isinstance(error, EXPECTED) or hasattr(error, "format_message")
+    """What a user can cause and mend, misuse included; anything else is a fault of ours and shows its traceback."""
+    if hasattr(error, "format_message"):  # typer's usage errors
+        return True
+    from torch.linalg import LinAlgError  # here, so that the help does not wait for torch
+
+    return isinstance(error, (ValueError, LinAlgError, OSError, ImportError))
 
 
 def _sentence(error: Exception, args: list[str]) -> str:
