@@ -1,0 +1,60 @@
+"""What the examples share: a photograph as a tensor, how close another one comes to it, and a figure of them."""
+
+from __future__ import annotations
+
+import argparse
+import io
+from pathlib import Path
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from tcpvit.figures.pictures import picture_row
+
+FIGURES = Path(__file__).parent.parent / "docs" / "figures"
+
+
+def photograph(name: str, width: int = 240) -> Tensor:
+    """One of scikit-learn's two photographs, (H, W, 3) in 0…1: the colours are the tube."""
+    try:
+        from sklearn.datasets import load_sample_image
+    except ImportError:
+        raise SystemExit(
+            "the photographs come with scikit-learn, which is missing: pip install 'tcpvit[demo]'"
+        ) from None
+    picture = torch.tensor(load_sample_image(name)).movedim(-1, 0)[None] / 255  # (1, 3, 427, 640)
+    height = round(picture.shape[2] * width / picture.shape[3])
+    return torch.nn.functional.interpolate(picture, (height, width), mode="area")[0].movedim(0, -1).contiguous()
+
+
+def psnr(picture: Tensor, truth: Tensor) -> float:
+    """Peak signal-to-noise ratio in decibels, of the picture as it would be shown."""
+    return float(-10 * torch.log10((picture.clamp(0, 1) - truth).square().mean()))
+
+
+def scores(results: dict[str, Tensor], truth: Tensor) -> dict[str, Tensor]:
+    """Print how close each picture comes to the true one, and write it into its title."""
+    titled = {"photograph": truth}
+    for name, picture in results.items():
+        print(f"{name:24}{psnr(picture, truth):6.2f} dB")
+        titled[f"{name}, {psnr(picture, truth):.1f} dB"] = picture
+    return titled
+
+
+def save(pictures: dict[str, Tensor], name: str, folder: Path) -> None:
+    """The pictures in a row, as a PNG of 256 colours: noise does not compress, and all colours make it 3 times as big."""
+    figure = picture_row(pictures)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, dpi=80)
+    folder.mkdir(parents=True, exist_ok=True)
+    Image.open(buffer).convert("RGB").quantize(256).save(folder / name, optimize=True)
+    print(f"wrote {folder / name}")
+
+
+def folder_of_figures(description: str | None) -> Path:
+    """Where `--out` says the figure should go."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=FIGURES, help="folder for the figure (default: docs/figures)")
+    out: Path = parser.parse_args().out
+    return out
