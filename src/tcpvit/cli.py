@@ -64,11 +64,10 @@ def load(target: str) -> Callable[..., Any]:
 
 def command(function: Callable[..., Any]) -> Callable[..., None]:
     """`function` as typer takes it: `Args:` of the docstring are the help of its arguments and options."""
-    helps = _section(inspect.getdoc(function) or "", "Args")
-    about = dict(re.findall(r"^(\w+)[^:\n]*: (.*(?:\n .*)*)", helps, flags=re.MULTILINE))
+    about = arguments_of(function)
     hints = get_type_hints(function, include_extras=True)
     parameters = [
-        p.replace(annotation=_annotated(p, hints[p.name], re.sub(r"\s+", " ", about.get(p.name, ""))))
+        p.replace(annotation=_annotated(p, hints[p.name], about.get(p.name, "")))
         for p in inspect.signature(function).parameters.values()
     ]
 
@@ -82,6 +81,22 @@ def command(function: Callable[..., Any]) -> Callable[..., None]:
     return run
 
 
+def arguments_of(function: Callable[..., Any]) -> dict[str, str]:
+    """What `Args:` of the docstring says about each parameter."""
+    section = _section(inspect.getdoc(function) or "", "Args")
+    found = re.findall(r"^(\w+)[^:\n]*: (.*(?:\n .*)*)", section, flags=re.MULTILINE)
+    return {name: re.sub(r"\s+", " ", text) for name, text in found}
+
+
+def help_of(function: Callable[..., Any]) -> str:
+    """The docstring as Markdown: without `Args:`, the examples as a block to copy from."""
+    doc = inspect.getdoc(function) or ""
+    examples = _section(doc, "Examples")
+    prose = re.sub(r"^(Args|Examples|Returns|Raises):\n((?: .*)?(?:\n|$))*", "", doc, flags=re.MULTILINE)
+    block = "Examples:\n\n" + "\n".join(f"    {line}" for line in examples.splitlines())
+    return f"{prose.strip()}\n\n{block}" if examples else prose.strip()
+
+
 def _run(args: list[str]) -> int:
     app = typer.Typer(
         help=tcpvit.__doc__,
@@ -93,7 +108,7 @@ def _run(args: list[str]) -> int:
     for name, (target, summary) in VERBS.items():
         if name == args[0]:
             function = load(target)
-            app.command(name, help=_help(function))(command(function))
+            app.command(name, help=help_of(function))(command(function))
         else:
             app.command(name, help=summary)(lambda: None)
     # Without its standalone mode typer returns the code of an early exit, and None after a verb.
@@ -125,15 +140,6 @@ def _annotated(parameter: inspect.Parameter, hint: Any, about: str) -> Any:
     name = "--" + parameter.name.replace("_", "-")
     flag = [name] if hint is bool and parameter.default is False else []  # no --no-json
     return Annotated[hint, typer.Option(*flag, help=about)]
-
-
-def _help(function: Callable[..., Any]) -> str:
-    """The docstring as Markdown: without `Args:`, the examples as a block to copy from."""
-    doc = inspect.getdoc(function) or ""
-    examples = _section(doc, "Examples")
-    prose = re.sub(r"^(Args|Examples|Returns|Raises):\n((?: .*)?(?:\n|$))*", "", doc, flags=re.MULTILINE)
-    block = "Examples:\n\n" + "\n".join(f"    {line}" for line in examples.splitlines())
-    return f"{prose.strip()}\n\n{block}" if examples else prose.strip()
 
 
 def _section(doc: str, title: str) -> str:
