@@ -426,6 +426,24 @@ def test_other_dtypes(dtype, transform):
     close(product(*polar(A, transform)), A, 1e-5)
 
 
+@pytest.mark.parametrize("others", [(), ("dft",), ("dct",)])
+def test_a_complex_matrix_as_transform(others):
+    # It has no mirrored slices: the factors of a real tensor are complex, and fit.
+    matrix = torch.complex(randn(3, 3), randn(3, 3, seed=1))
+    transforms = (matrix, *others)
+    p = len(transforms)
+    A = randn(2, 4, 2, 3, *[5] * len(others), seed=2)
+
+    def product(X, Y):
+        return algebra.cprod(X, Y, transforms, tube_ndim=p)
+
+    U, S, V = svd(A, transforms, tube_ndim=p)
+    close(product(product(U, S), algebra.transpose(V, transforms, tube_ndim=p)), A.to(U.dtype))
+    close(product(*qr(A, transforms, tube_ndim=p)), A.to(U.dtype))
+    eye = product(A[:, :2].to(U.dtype), algebra.inverse(A[:, :2], transforms, tube_ndim=p))
+    close(eye, algebra.identity(2, A.shape[-p:], transforms, dtype=U.dtype).expand_as(eye))
+
+
 # --- gradients, of what does not depend on the choice of the factors ---
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tcpvit.algebra.checks import check_finite, check_precision, check_same_tube, check_tensor
-from tcpvit.algebra.transforms import AnyTransform, get_transform
+from tcpvit.algebra.transforms import DFT, AnyTransform, get_transform
 
 TransformArg = str | AnyTransform | Tensor
 TransformsArg = TransformArg | tuple[TransformArg, ...] | list[TransformArg]
@@ -50,9 +50,11 @@ class Domain:
         self.tube_shape = tensors[0].shape[-tube_ndim:]
         self.transforms = resolve(transform, self.tube_shape)
         self.dtype = tensors[0].dtype
-        # The transform that is applied first to real numbers and makes them complex needs only half of its slices.
+        # The DFT that is applied first to real numbers and makes them complex needs only half of its slices, unless
+        # another complex transform breaks the symmetry.
         complexes = [i for i, t in enumerate(self.transforms) if t.is_complex]
-        halves = bool(complexes) and not full and not self.dtype.is_complex
+        mirrored = bool(complexes) and all(isinstance(self.transforms[i], DFT) for i in complexes)
+        halves = mirrored and not full and not self.dtype.is_complex
         self.half = complexes[-1] if halves else None
 
     def hat(self, A: Tensor) -> Tensor:

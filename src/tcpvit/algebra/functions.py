@@ -21,7 +21,7 @@ def inverse(A: Tensor, transform: TransformsArg = "dct", *, tube_ndim: int = 1) 
     """A⁻¹ (Def. tensor_basic v), A ⋆ A⁻¹ = A⁻¹ ⋆ A = I; LinAlgError if A is singular to working precision.
 
     >>> from tcpvit.algebra import cprod, identity
-    >>> A = torch.eye(2)[..., None] + 0.1 * torch.rand(2, 2, 3)
+    >>> A = identity(2, 3) + 0.1 * torch.rand(2, 2, 3)
     >>> torch.allclose(cprod(A, inverse(A)), identity(2, 3), atol=1e-5)
     True
     """

@@ -70,21 +70,24 @@ class Transform:
 
         `half` asks a complex transform of a real tensor for the ⌊C/2⌋+1 slices that determine the others.
         """
-        return (self._cast(x, inverse=False) @ x.reshape(-1, self.tube).mT).view(self.tube, *x.shape[:-1])
+        matrix = self._cast(x, inverse=False)
+        return (matrix @ x.reshape(-1, self.tube).mT.to(matrix.dtype)).view(self.tube, *x.shape[:-1])
 
     def unslices(self, x_hat: Tensor, *, half: bool = False) -> Tensor:
         """(C, ...) -> (..., C): the inverse of `slices`."""
+        matrix = self._cast(x_hat, inverse=True)
         flat = x_hat.reshape(self.tube, -1)
-        return (flat.mT @ self._cast(x_hat, inverse=True).mT).view(*x_hat.shape[1:], self.tube)
+        return (flat.mT.to(matrix.dtype) @ matrix.mT).view(*x_hat.shape[1:], self.tube)
 
     def _cast(self, x: Tensor, *, inverse: bool) -> Tensor:
-        """M or M⁻¹ in the dtype and on the device of `x`."""
+        """M or M⁻¹ in the precision and on the device of `x`; a complex matrix stays complex."""
         matrix = self.inverse_matrix if inverse else self.matrix
+        dtype = x.dtype.to_complex() if self.is_complex else x.dtype
         if torch.compiler.is_compiling():
-            return matrix.to(x)
+            return matrix.to(x.device, dtype)
         key = (x.dtype, x.device, inverse)
         if key not in self._casts:
-            self._casts[key] = matrix.to(x)
+            self._casts[key] = matrix.to(x.device, dtype)
         return self._casts[key]
 
     def __repr__(self) -> str:
