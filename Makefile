@@ -37,7 +37,7 @@ lint: setup      ## ruff and mypy
 	$(BIN)/mypy
 
 bench: setup     ## side by side with peers; writes results/bench
-	$(BIN)/python benchmarks/algebra.py
+	@set -e; for file in benchmarks/*.py; do echo "$$file"; $(BIN)/python "$$file"; done
 
 docs: .venv/.docs  ## build the documentation into site/, without warnings
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
