@@ -161,7 +161,7 @@ def expm(A: Tensor, transform: TransformsArg = "dct", *, tube_ndim: int = 1) -> 
     True
     """
     domain = Domain(transform, A, tube_ndim=tube_ndim, square=True, finite=True)
-    return domain.back(torch.linalg.matrix_exp(domain.hat(A).contiguous()))  # of strided batches it fails
+    return domain.back(torch.linalg.matrix_exp(domain.hat(A).contiguous()))  # torch fails on strided batches
 
 
 def sqrtm(A: Tensor, transform: TransformsArg = "dct", *, tube_ndim: int = 1) -> Tensor:
