@@ -43,7 +43,7 @@ def scores(results: dict[str, Tensor], truth: Tensor) -> dict[str, Tensor]:
 
 
 def save(pictures: dict[str, Tensor], name: str, folder: Path) -> None:
-    """The pictures in a row, as a PNG of 256 colours: noise does not compress, and all colours make it 3 times as big."""
+    """The pictures in a row, as a PNG of 256 colours: with all colours noise takes three times the bytes."""
     figure = picture_row(pictures)
     buffer = io.BytesIO()
     figure.savefig(buffer, dpi=80)

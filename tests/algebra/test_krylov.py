@@ -170,6 +170,15 @@ def test_single_precision_and_no_gradient(solver):
     assert not found.x.requires_grad
 
 
+def test_large_systems_in_single_precision():
+    Q1, Q2 = (torch.linalg.qr(randn(2, 300, 300, seed=s))[0] for s in (0, 1))
+    A_hat = (Q1 * torch.logspace(0, -1.5, 300, dtype=FLOAT)) @ (Q1.mT + 0.1 * Q2)
+    A, B = from_slices(*A_hat).float(), randn(300, 1, 2).float()
+    for found in (gmres(A, B), golub_kahan(A, B)):
+        assert found.converged
+        assert (cprod(A, found.x) - B).norm() < 2e-5 * B.norm()
+
+
 def test_slices_of_very_different_speed():
     """Slice 0 is solved at once, slice 1 takes its time; the first must stand still meanwhile."""
     slow = torch.diag(torch.logspace(0, -3, 30, dtype=FLOAT))

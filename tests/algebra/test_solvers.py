@@ -96,6 +96,18 @@ def test_solve_names_the_singular_slices():
         solve(algebra.from_hat(hat), randn(3, 1, 4))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("m", [1, 2, 20, 200])
+def test_singular_is_told_from_regular(m, dtype):
+    for seed in range(400 // (m + 10)):
+        regular = randn(m, m, 3, seed=seed).to(dtype)
+        solve(regular, regular[:, :1])
+        hat = regular.clone()
+        hat[..., 1] = (randn(m, m - 1, seed=seed) @ randn(m - 1, m, seed=seed + 1)).to(dtype)
+        with pytest.raises(LinAlgError, match="slice 1"):
+            solve(algebra.from_hat(hat), regular[:, :1])
+
+
 def test_a_slice_of_rounding_errors_is_singular():
     A = randn(4, 4, 1).expand(4, 4, 3)  # all contrasts between its slices vanish, up to rounding
     with pytest.raises(LinAlgError, match="slices 1, 2"):

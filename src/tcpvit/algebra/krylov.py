@@ -221,7 +221,7 @@ class _Systems:
         count = B.shape[-1 - tube_ndim] * self.domain.tube_shape.numel()
         self.share = (self.norm_B / count**0.5)[..., None, None]  # if no system has more, all have ‖B‖ together
         self.norm_A = torch.linalg.matrix_norm(self.A).amax(tuple(range(tube_ndim)))[..., None, None]
-        self.floor = torch.finfo(A.dtype).eps * max(matrix_shape(A, tube_ndim)) * self.norm_A  # of ‖Â v‖, ‖v‖ = 1
+        self.floor = torch.finfo(A.dtype).eps * self.norm_A  # what is rounding in Â v, ‖v‖ = 1
         shape = (*batch, matrix_shape(A, tube_ndim)[1], *B.shape[-1 - tube_ndim :])
         self.x = self._start(start, shape, A)
 
