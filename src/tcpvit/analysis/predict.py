@@ -1,0 +1,180 @@
+"""What a model costs, predicted from its config alone: parameters and FLOPs by component, exact to the unit.
+
+Std-ViT is the case of one slice (C = 1, d = D) throughout. A multiply-add counts 2. Tokens are 1 + N: a model has a
+class token, which the paper's formulas (`analysis.theory`) leave out.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import astuple, dataclass, fields
+
+from tcpvit.analysis.count import Count
+from tcpvit.layers.coupling import Coupling
+from tcpvit.models.config import ViTConfig
+
+# Elementary operations per entry; exp, erf and a division count as one each.
+SOFTMAX = 5  # maximum, subtract, exp, sum, divide
+NORM = 7  # mean; subtract, square, sum; scale by 1/σ; γ, β
+GELU = 5  # x/√2, erf, +1, ·x, ·½
+
+
+@dataclass(frozen=True)
+class Work:
+    """Operations by kind. The first three are matrix products, which FLOP counters see; the others they leave out."""
+
+    products: int = 0
+    coupling: int = 0
+    transform: int = 0
+    softmax: int = 0
+    norm: int = 0
+    activation: int = 0
+
+    @property
+    def matrix(self) -> int:
+        """Matrix products of all sorts: what `count_flops` measures."""
+        return self.products + self.coupling + self.transform
+
+    @property
+    def total(self) -> int:
+        """Everything."""
+        return sum(astuple(self))
+
+    def __add__(self, other: Work) -> Work:
+        return Work(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+
+    def __mul__(self, times: int) -> Work:
+        return Work(*(times * a for a in astuple(self)))
+
+
+KINDS_OF_WORK = tuple(f.name for f in fields(Work))
+
+
+@dataclass(frozen=True)
+class _Map:
+    """A linear map of the encoder, d_in -> d_out in each of C slices, with the coupling it carries."""
+
+    tube: int
+    d_in: int
+    d_out: int
+    bias: bool
+    coupling: Coupling
+
+    @property
+    def d_dense(self) -> int:
+        return math.ceil(self.coupling.partial * self.d_out)
+
+    @property
+    def weights(self) -> int:
+        return self.tube * self.d_in * (self.d_out - self.d_dense)
+
+    @property
+    def biases(self) -> int:
+        return self.tube * self.d_out if self.bias else 0
+
+    @property
+    def coupling_weights(self) -> int:
+        """U, V of low_rank and the dense part of partial: each takes part in one multiply-add per token."""
+        low_rank = self.tube * self.coupling.low_rank * (self.d_in + self.d_out)
+        return low_rank + self.tube * self.d_in * self.tube * self.d_dense
+
+    @property
+    def mix_weights(self) -> int:
+        """The C×C matrix, which is applied to each of the d_in features."""
+        return self.tube**2 if self.coupling.mix else 0
+
+    def work(self, tokens: int) -> Work:
+        return Work(
+            products=2 * tokens * self.weights,
+            coupling=2 * tokens * (self.coupling_weights + self.mix_weights * self.d_in),
+        )
+
+
+def _maps(config: ViTConfig) -> dict[str, _Map]:
+    """The four linear maps of a block."""
+    C, d, hidden = config.tube_length, config.d, int(config.mlp_ratio * config.d)
+    coupling = Coupling.parse(config.coupling)
+    sizes = {"qkv": (d, 3 * d), "proj": (d, d), "fc1": (d, hidden), "fc2": (hidden, d)}
+    return {
+        name: _Map(C, d_in, d_out, config.qkv_bias if name == "qkv" else True, coupling)
+        for name, (d_in, d_out) in sizes.items()
+    }
+
+
+def predict_parameters(config: ViTConfig) -> Count:
+    """Parameters by component.
+
+    >>> from tcpvit.models import model_config
+    >>> predict_parameters(model_config("tcp_vit_cifar")).components["qkv"]     # four blocks of 3 × 816
+    9792
+    """
+    width, maps = config.width, _maps(config)
+    down, across = config.grid_of(*config.image_shape)
+    blocks = {name: m.weights + m.biases for name, m in maps.items()}
+    blocks["norms"] = 4 * width
+    blocks["coupling"] = sum(m.coupling_weights + m.mix_weights for m in maps.values())
+    return Count.of(
+        {
+            "patch_embed": _embedding_parameters(config),
+            "cls_token": width,
+            "pos_embed": (1 + down * across) * width,
+            **{name: config.depth * n for name, n in blocks.items()},
+            "final_norm": 2 * width,
+            "transform": config.tube_length**2 if config.transform == "learned" else 0,
+            "head": (width + 1) * config.num_classes,
+        }
+    )
+
+
+def _embedding_parameters(config: ViTConfig) -> int:
+    pixels, width, C = config.patch_size**2, config.width, config.tube_length
+    return {
+        "none": 0,
+        "shared": pixels * config.d,
+        "t_linear": C * (pixels + 1) * config.d,
+        "linear": (pixels * config.in_chans + 1) * width,
+    }[config.embedding]
+
+
+def predict_flops(config: ViTConfig, image_size: int | tuple[int, int] | None = None) -> dict[str, Work]:
+    """The work of one image by component; `image_size` (height, width) is the config's unless given.
+
+    >>> from tcpvit.models import model_config
+    >>> work = predict_flops(model_config("tcp_vit_cifar"))
+    >>> work["qkv"].products, work["attention"].softmax          # 4·2·65·3·16·48 and 4·5·12·65²
+    (1198080, 1014000)
+    """
+    height, width = (image_size, image_size) if isinstance(image_size, int) else image_size or config.image_shape
+    down, across = config.grid_of(height, width)
+    patches, tokens, C, D, L = down * across, 1 + down * across, config.tube_length, config.width, config.depth
+    maps = config.num_heads * (1 if config.attention == "joint" else C)  # softmax maps of a block
+    linear = {name: m.work(tokens) * L for name, m in _maps(config).items()}
+    hidden = tokens * C * int(config.mlp_ratio * config.d)
+    spatial = config.activation_domain == "spatial"
+    return {
+        "patch_embed": _embedding_work(config, patches),
+        "norms": Work(norm=NORM * 2 * tokens * D) * L,
+        "qkv": linear["qkv"],
+        "attention": Work(products=4 * tokens**2 * D, softmax=SOFTMAX * maps * tokens**2) * L,
+        "proj": linear["proj"],
+        "fc1": linear["fc1"],
+        "activation": Work(activation=GELU * hidden, transform=2 * 2 * C * hidden if spatial else 0) * L,
+        "fc2": linear["fc2"],
+        "final_norm": Work(norm=NORM * tokens * D),
+        "transform": Work(transform=2 * C * tokens * D if config.kind == "tcp" else 0),  # on the way out
+        "head": Work(products=2 * D * config.num_classes),
+    }
+
+
+def _embedding_work(config: ViTConfig, patches: int) -> Work:
+    """Φ acts on the pixels, or with a dense embedding on its result: 2·C for each number."""
+    pixels, C = config.patch_size**2, config.tube_length
+    entered = 0 if config.kind == "std" else patches * (config.width if config.embedding == "linear" else pixels * C)
+    formed = 2 * C**3 if config.transform == "learned" else 0  # a learned Φ is the product of two C×C matrices
+    per_patch = {
+        "none": 0,
+        "shared": C * pixels * config.d,
+        "t_linear": C * pixels * config.d,
+        "linear": pixels * config.in_chans * config.width,
+    }[config.embedding]
+    return Work(products=2 * patches * per_patch, transform=2 * C * entered + formed)

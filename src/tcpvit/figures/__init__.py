@@ -1,0 +1,1 @@
+"""Figures: drawing only. Each function takes numbers and returns a matplotlib figure."""
