@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
 
-from tcpvit.analysis import analyze_model, report
+from tcpvit.analysis import EncoderShape, analyze_model, report, theory_tables
 from tcpvit.models import create_model
 from tcpvit.tables import render
 
@@ -72,3 +74,11 @@ def test_a_model_of_somebody_else_has_counts_and_no_predictions(pair):
     assert rows(tables, "work")["softmax"][1:] == (None, None)
     assert rows([report([foreign])[-1]], "memory")["activations saved for backward"] == (0,)  # the images alone
     assert torch.is_grad_enabled()
+
+
+def test_the_page_of_the_documentation_shows_these_tables(pair):
+    """All but memory, which is the layers' own affair; if this fails, print the tables anew into the page."""
+    page = (Path(__file__).parents[2] / "docs" / "analysis.md").read_text(encoding="utf-8")
+    shown = [t for t in report(pair) if t.name != "memory"] + theory_tables(EncoderShape.of(pair[1].config))
+    for table in shown:
+        assert render([table], "markdown") in page, table.name

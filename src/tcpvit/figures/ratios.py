@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 # Okabe and Ito's colours, which colour-blind readers can tell apart; dashes tell the lines apart without colour.
 LINES = {
@@ -15,15 +18,15 @@ LINES = {
 MEANINGS = {"C": "tube length $C$", "d": "slice width $d$", "N": "patches $N$"}
 
 
-def draw_ratios(curves: Mapping[str, Mapping[str, Sequence[float]]], at: Mapping[str, float]) -> Any:
+def draw_ratios(curves: Mapping[str, Mapping[str, Sequence[float]]], at: Mapping[str, float]) -> Figure:
     """Three panels, one for each of C, d and N; `curves` is what `analysis.ratio_curves` gives.
 
     `at` names the point that the panels share (C, d and N); a hairline marks it.
     """
     try:
         from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError("figures need matplotlib: pip install 'tcpvit[plots]'") from error
+    except ImportError:
+        raise ImportError("figures are drawn with matplotlib, which is missing: pip install 'tcpvit[plots]'") from None
     figure = Figure(figsize=(5.9, 2.5), layout="constrained")  # the text width of the paper
     panels = figure.subplots(1, 3)
     for panel, (axis, lines) in zip(panels, curves.items(), strict=True):
