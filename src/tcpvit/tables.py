@@ -111,9 +111,9 @@ def render(tables: Sequence[Table], style: Style) -> str:
     if style == "json":
         return json_module.dumps({table.name: _as_json(table) for table in tables}, indent=2, ensure_ascii=False)
     if style == "text":
-        console = Console(file=io.StringIO(), width=1000, highlight=False)
-        _print(tables, console)
-        return console.file.getvalue().rstrip("\n")  # type: ignore[attr-defined]
+        text = io.StringIO()
+        _print(tables, Console(file=text, width=1000, highlight=False))
+        return text.getvalue().rstrip("\n")
     write = _markdown if style == "markdown" else _latex
     return "\n\n".join(write(table) for table in tables)
 

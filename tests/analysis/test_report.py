@@ -61,6 +61,10 @@ def test_one_model_alone(pair):
     tables = report(pair[1:])
     assert rows(tables, "parameters")["total"] == (43_114, 43_114)
     assert rows(tables, "ratios")["formula: its FLOPs (eq. flops_ratio)"][2] == 640 / 1408
+    work = next(table for table in tables if table.name == "work")
+    assert list(work.columns) == ["component", "products", "transform", "softmax", "norm", "activation", "total"]
+    assert rows(tables, "work")["attention"] == (3_244_800, 0, 1_014_000, 0, 0, 4_258_800)
+    assert rows(tables, "work")["total"][-1] == 9_535_392
     assert [table.name for table in report(pair[:1])] == ["parameters", "flops", "work", "memory"]
 
 
@@ -72,7 +76,9 @@ def test_a_model_of_somebody_else_has_counts_and_no_predictions(pair):
     assert rows(tables, "parameters")["1"] == (0, 0, None, 196, None)
     assert rows(tables, "flops")["total"][2:] == (None, 2 * 48 * 4, 2 * 48 * 4 / 17_917_632)
     assert rows(tables, "work")["softmax"][1:] == (None, None)
-    assert rows([report([foreign])[-1]], "memory")["activations saved for backward"] == (0,)  # the images alone
+    alone = report([foreign])
+    assert [table.name for table in alone] == ["parameters", "flops", "memory"]
+    assert rows(alone, "memory")["activations saved for backward"] == (0,)  # the images alone
     assert torch.is_grad_enabled()
 
 

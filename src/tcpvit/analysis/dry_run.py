@@ -29,7 +29,8 @@ def example_images(model: nn.Module, image_size: ImageSize | None, batch: int) -
         raise ValueError(f"the input of a {type(model).__name__} is not known; pass inputs=torch.zeros(1, 3, 224, 224)")
     if image_size is not None:
         shape = (shape[0], *((image_size, image_size) if isinstance(image_size, int) else image_size))
-    return torch.zeros(batch, *shape)
+    like = next(model.parameters(), torch.empty(0))
+    return torch.zeros(batch, *shape, dtype=like.dtype, device=like.device)
 
 
 def dry_run(model: nn.Module, inputs: Tensor | tuple[Tensor, ...]) -> tuple[Any, list[Tensor]]:

@@ -63,7 +63,8 @@ def analyze_model(name: str, model: nn.Module, *, batch: int = 1) -> Analysis:
 
 def report(models: Sequence[Analysis], *, batch: int = 1) -> list[Table]:
     """The tables of one model, or of several side by side with the ratio of each to the first."""
-    tables = [_parameters(models), _flops(models), _work(models), _ratios(models), _memory(models, batch)]
+    work = _work_by_kind(models) if len(models) > 1 else _work_by_component(models[0])
+    tables = [_parameters(models), _flops(models), work, _ratios(models), _memory(models, batch)]
     return [table for table in tables if table.rows]
 
 
@@ -91,14 +92,30 @@ def _flops(models: Sequence[Analysis]) -> Table:
     return table
 
 
-def _work(models: Sequence[Analysis]) -> Table:
+UNCOUNTED = "Softmax counts 5 an entry, a norm 7, GELU 5; adding biases and residuals is not counted."
+
+
+def _work_by_kind(models: Sequence[Analysis]) -> Table:
     table = _beside("work", "Operations of one image by kind, predicted", "kind", models)
     works = [m.total_work for m in models]
     for kind in (*KINDS_OF_WORK, "total"):
         values = [None if work is None else getattr(work, kind) for work in works]
         if any(values):
             table.add(kind, *_with_ratios(values), strong=kind == "total")
-    table.notes.append("Softmax counts 5 an entry, a norm 7, GELU 5; adding biases and residuals is not counted.")
+    table.notes.append(UNCOUNTED)
+    return table
+
+
+def _work_by_component(model: Analysis) -> Table:
+    total = model.total_work or Work()
+    kinds = [kind for kind in KINDS_OF_WORK if getattr(total, kind)]
+    table = Table("work", "Operations of one image by kind, predicted", ["component", *kinds, "total"])
+    for name, work in (model.work or {}).items():
+        if work.total:
+            table.add(name, *(getattr(work, kind) for kind in kinds), work.total)
+    if table.rows:
+        table.add("total", *(getattr(total, kind) for kind in kinds), total.total, strong=True)
+    table.notes.append(UNCOUNTED)
     return table
 
 

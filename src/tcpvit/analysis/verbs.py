@@ -13,7 +13,7 @@ from tcpvit.analysis.predict import predict_parameters
 from tcpvit.analysis.report import analyze_model, report
 from tcpvit.analysis.theory import EncoderShape, ratio_curves, theory_tables
 from tcpvit.models.config import ViTConfig
-from tcpvit.models.registry import create_model, list_models, model_config, twin_name
+from tcpvit.models.registry import create_model, list_models, model_config
 from tcpvit.tables import Ratio, Table, show
 
 # What a standard ViT has no choice of.
@@ -121,8 +121,8 @@ def models(pattern: str = "*", *, json: bool = False, markdown: bool = False, la
 def _line(name: str) -> list[Any]:
     config = model_config(name)
     height, width = config.image_shape
-    size = _size(name)
-    ratio = Ratio(size / _size(twin_name(name))) if config.kind == "tcp" else None
+    size, twin = _size(name), "std_" + name.removeprefix("tcp_")
+    ratio = Ratio(size / _size(twin)) if config.kind == "tcp" and twin in list_models() else None
     image = f"{config.in_chans}×{height}×{width}"
     return [name, image, config.patch_size, config.d, config.tube_length, config.depth, config.num_heads, size, ratio]
 
