@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from tcpvit.algebra.checks import nearest
 from tcpvit.layers.coupling import Coupling, shuffle_slices, t_linear
+from tcpvit.layers.kernels import attention as kernel
 from tcpvit.layers.linear import TransformOf
 
 ATTENTIONS = ("slice", "joint")
@@ -48,20 +49,14 @@ class Attention(nn.Module):
         self.attn_drop = attn_drop
         self.proj_drop = nn.Dropout(proj_drop)
 
-    def _heads(self, x: Tensor) -> tuple[Tensor, ...]:
-        """(B, N, D) -> q, k, v, each (B, H, N, d_h)."""
-        qkv = self.qkv(x).unflatten(-1, (3, self.num_heads, self.head_dim))  # (B, N, 3, H, d_h)
-        return qkv.permute(2, 0, 3, 1, 4).unbind(0)
-
     def forward(self, x: Tensor) -> Tensor:
         """(B, N, D) -> (B, N, D)."""
-        q, k, v = self._heads(x)
-        o = F.scaled_dot_product_attention(q, k, v, dropout_p=self.attn_drop if self.training else 0.0)
-        return self.proj_drop(self.proj(o.transpose(1, 2).flatten(2)))
+        o = attend(self.qkv(x).unsqueeze(0), self.num_heads, dropout=self.attn_drop if self.training else 0.0)
+        return self.proj_drop(self.proj(o.squeeze(0)))
 
     def maps(self, x: Tensor) -> Tensor:
         """The attention maps, (B, H, N, N)."""
-        q, k, _ = self._heads(x)
+        q, k, _ = split_heads(self.qkv(x).unsqueeze(0), self.num_heads)
         return softmax_maps(q, k)
 
 
@@ -99,36 +94,50 @@ class TAttention(nn.Module):
         self.attn_drop = attn_drop
         self.proj_drop = nn.Dropout(proj_drop)
 
-    def _heads(self, x_hat: Tensor) -> tuple[Tensor, ...]:
-        """(C, B, N, d) -> q, k, v: each (C·B, H, N, d_h), or (B, H, N, C·d_h) for joint attention."""
-        C, B, N, _ = x_hat.shape
-        qkv = self.qkv(x_hat).view(C, B, N, 3, self.num_heads, self.head_dim)
-        if self.joint:
-            return qkv.permute(3, 1, 4, 2, 0, 5).flatten(-2).unbind(0)  # (3, B, H, N, C·d_h)
-        return qkv.permute(3, 0, 1, 4, 2, 5).flatten(1, 2).unbind(0)  # (3, C·B, H, N, d_h)
-
-    def _merge(self, o: Tensor) -> Tensor:
-        """The inverse of `_heads` for one of the three: -> (C, B, N, d)."""
-        if self.joint:
-            o = o.unflatten(-1, (self.tube, self.head_dim)).permute(3, 0, 2, 1, 4)  # (C, B, N, H, d_h)
-        else:
-            o = o.unflatten(0, (self.tube, -1)).transpose(2, 3)  # (C, B, N, H, d_h)
-        return o.flatten(-2)
-
     def forward(self, x_hat: Tensor) -> Tensor:
         """(C, B, N, d) -> (C, B, N, d)."""
-        q, k, v = self._heads(x_hat)
-        # The scale is 1/√d_h, and 1/√(C·d_h) for joint attention: torch's default for both.
-        o_hat = self._merge(F.scaled_dot_product_attention(q, k, v, dropout_p=self.attn_drop if self.training else 0.0))
+        dropout = self.attn_drop if self.training else 0.0
+        o_hat = attend(self.qkv(x_hat), self.num_heads, joint=self.joint, dropout=dropout)
         if self.shuffle:
             o_hat = shuffle_slices(o_hat)
         return self.proj_drop(self.proj(o_hat))
 
     def maps(self, x_hat: Tensor) -> Tensor:
         """The attention maps: (C, B, H, N, N) by slice and head, or (B, H, N, N) for joint attention."""
-        q, k, _ = self._heads(x_hat)
+        q, k, _ = split_heads(self.qkv(x_hat), self.num_heads, joint=self.joint)
         maps = softmax_maps(q, k)
         return maps if self.joint else maps.unflatten(0, (self.tube, -1))
+
+
+def attend(qkv: Tensor, num_heads: int, *, joint: bool = False, dropout: float = 0.0) -> Tensor:
+    """softmax(q kᵀ / √width) v for all heads of all slices at once: (C, B, N, 3·H·d_h) -> (C, B, N, H·d_h).
+
+    The width of a head is d_h, or C·d_h for joint attention. Small heads on a CPU go to a kernel of our own.
+
+    >>> attend(torch.randn(3, 2, 5, 3 * 16), num_heads=4).shape
+    torch.Size([3, 2, 5, 16])
+    """
+    if not dropout and kernel.is_fit(qkv, num_heads, joint):
+        return kernel.packed_attention(qkv, num_heads, joint)[0]
+    q, k, v = split_heads(qkv, num_heads, joint=joint)
+    o = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout)  # its scale is 1/√width
+    if joint:
+        o = o.unflatten(-1, (len(qkv), -1)).permute(3, 0, 2, 1, 4)  # (C, B, N, H, d_h)
+    else:
+        o = o.unflatten(0, (len(qkv), -1)).transpose(2, 3)  # (C, B, N, H, d_h)
+    return o.flatten(-2)
+
+
+def split_heads(qkv: Tensor, num_heads: int, *, joint: bool = False) -> tuple[Tensor, ...]:
+    """(C, B, N, 3·H·d_h) -> q, k, v: each (C·B, H, N, d_h), or (B, H, N, C·d_h) for joint attention.
+
+    >>> split_heads(torch.randn(3, 2, 5, 3 * 16), num_heads=4, joint=True)[0].shape
+    torch.Size([2, 4, 5, 12])
+    """
+    parts = qkv.unflatten(-1, (3, num_heads, -1))  # (C, B, N, 3, H, d_h)
+    if joint:
+        return parts.permute(3, 1, 4, 2, 0, 5).flatten(-2).unbind(0)
+    return parts.permute(3, 0, 1, 4, 2, 5).flatten(1, 2).unbind(0)
 
 
 def softmax_maps(q: Tensor, k: Tensor) -> Tensor:

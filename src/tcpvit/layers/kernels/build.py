@@ -1,0 +1,80 @@
+"""Compiles a kernel once into the user's cache, and says so in one line; without a compiler there is no kernel.
+
+`TCPVIT_KERNELS=0` switches all kernels off, `TCPVIT_CACHE` moves the cache.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+
+SOURCES = Path(__file__).parent
+# torch's own names for what the processor can do, with the compiler's flags for it
+FLAGS = {
+    "AVX512": ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx2", "-mfma", "-mf16c"],
+    "AVX2": ["-mavx2", "-mfma", "-mf16c"],
+}
+
+
+@functools.cache
+def load_kernel(name: str) -> ctypes.CDLL | None:
+    """The library made of NAME.cpp, or None where it cannot be had."""
+    if os.environ.get("TCPVIT_KERNELS", "1") == "0":
+        return None
+    compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
+    if compiler is None or sys.platform != "linux":
+        return None
+    source, flags = SOURCES / f"{name}.cpp", compile_flags()
+    library = cache_folder() / f"{name}-{_fingerprint(source, compiler, flags)}.so"
+    try:
+        if not library.exists():
+            print(f"tcpvit: building the CPU kernel {name!r}, once, some seconds …", file=sys.stderr, flush=True)
+            compile_library(source, library, compiler, flags)
+        return ctypes.CDLL(str(library))
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def cache_folder() -> Path:
+    """Where built kernels are kept."""
+    base = os.environ.get("TCPVIT_CACHE") or Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "tcpvit"
+    return Path(base) / "kernels"
+
+
+def compile_flags() -> list[str]:
+    """Optimised for this processor, against torch's headers and its OpenMP."""
+    capability = torch.backends.cpu.get_cpu_capability()
+    vectors = FLAGS.get(capability, [])
+    define = (
+        [f"-DCPU_CAPABILITY={capability}", f"-DCPU_CAPABILITY_{capability}"]
+        if vectors
+        else ["-DCPU_CAPABILITY=DEFAULT"]
+    )
+    torch_folder = Path(torch.__file__).parent
+    include = [f"-I{torch_folder / 'include'}"]
+    link = [f"-L{torch_folder / 'lib'}", f"-Wl,-rpath,{torch_folder / 'lib'}", "-ltorch_cpu", "-lc10"]
+    return ["-O3", "-std=c++20", "-fPIC", "-shared", "-fopenmp", "-fno-math-errno", *vectors, *define, *include, *link]
+
+
+def compile_library(source: Path, library: Path, compiler: str, flags: list[str]) -> None:
+    """Compile under a temporary name, then rename: two processes that build at once do no harm."""
+    library.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=library.parent) as folder:
+        made = Path(folder) / library.name
+        subprocess.run([compiler, str(source), "-o", str(made), *flags], check=True, capture_output=True, timeout=300)
+        made.replace(library)
+
+
+def _fingerprint(source: Path, compiler: str, flags: list[str]) -> str:
+    """Another source, compiler, torch or processor is another library."""
+    parts = [source.read_text(), compiler, torch.__version__, *flags]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
