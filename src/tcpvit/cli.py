@@ -25,7 +25,7 @@ import tcpvit
 VERBS: dict[str, tuple[str, str]] = {
     "demo": ("tcpvit.tour:demo", "A short tour of the algebra."),
     "train": ("tcpvit.training.verbs:train", "Train a model by a recipe."),
-    "eval": ("tcpvit.training.verbs:evaluate_verb", "Measure a trained model on a set."),
+    "eval": ("tcpvit.training.verbs:measure", "Measure a trained model on a set."),
     "models": ("tcpvit.analysis.verbs:models", "The models there are, with their size and the ratio to their twin."),
     "analyze": ("tcpvit.analysis.verbs:analyze", "Parameters, FLOPs and memory of models, by formula and by count."),
     "bench": (

@@ -1,0 +1,32 @@
+"""Training: recipes, the loop, checkpoints that survive a kill, metrics (paper, Section 5).
+
+>>> from tcpvit.training import load_recipe, train
+>>> recipe = load_recipe("demo", ["schedule.epochs=3"])
+>>> result = train(recipe, "runs/mine")  # doctest: +SKIP
+>>> result.test["top1"]  # doctest: +SKIP
+"""
+
+from tcpvit.training.engine import Result, resume, train
+from tcpvit.training.evaluation import evaluate
+from tcpvit.training.loop import NonFiniteLoss
+from tcpvit.training.metrics import ClassificationMetrics, SegmentationMetrics
+from tcpvit.training.recipe import Recipe, list_recipes, load_recipe
+from tcpvit.training.tasks import Classification, Segmentation
+from tcpvit.training.trained import Trained, load_trained
+
+__all__ = [
+    "Classification",
+    "ClassificationMetrics",
+    "NonFiniteLoss",
+    "Recipe",
+    "Result",
+    "Segmentation",
+    "SegmentationMetrics",
+    "Trained",
+    "evaluate",
+    "list_recipes",
+    "load_recipe",
+    "load_trained",
+    "resume",
+    "train",
+]

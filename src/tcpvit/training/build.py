@@ -1,0 +1,126 @@
+"""From a recipe to its data, model and loaders, with every misfit said before the first step."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from tcpvit import algebra
+
+try:
+    from tcpvit.data import load_dataset
+except ImportError:
+    from tcpvit.data.digits_on_photos import load as _digits
+
+    def load_dataset(name, root=None, seed=0, **options):
+        return _digits(seed=seed, **options)
+
+
+from tcpvit.data.image_set import ImageSet, Pictures, Splits
+from tcpvit.data.loader import Batches
+from tcpvit.models import create_model, model_config
+from tcpvit.training.recipe import DataRecipe, Recipe
+
+LOOKED_AT = 10_000  # pictures that a data-driven transform is computed from
+
+
+def load_splits(data: DataRecipe) -> Splits:
+    """The parts of the recipe's set, resized if it says so."""
+    options = dict(data.options)
+    splits = load_dataset(data.name, root=data.root, **options)
+    if data.image_size is None:
+        return splits
+    parts = {name: _resized(part, data.image_size) for name, part in splits.parts().items()}
+    return Splits(splits.name, parts["train"], parts["val"], parts.get("test", parts["val"]))
+
+
+def build_model(recipe: Recipe, train: Pictures) -> nn.Module:
+    """The recipe's model for the classes and pictures of `train`, with weights drawn by the recipe's seed."""
+    options = dict(recipe.model.options)
+    transform = options.pop("transform", None)
+    config = model_config(recipe.model.name, **options)
+    classes = options.setdefault("num_classes", len(train.classes))
+    if classes != len(train.classes):
+        raise ValueError(
+            f"model.options.num_classes is {classes}, but {train.source} has {len(train.classes)} classes; leave it out"
+        )
+    check_fit(recipe.model.name, config, train)
+    if transform == "data_driven":
+        options["transform"] = data_driven_transform(train, config.tube_length)
+    elif transform is not None:
+        options["transform"] = transform
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(recipe.seed)
+        return create_model(recipe.model.name, **options)
+
+
+def check_fit(name: str, config: Any, data: Pictures) -> None:
+    """The model takes the set's pictures, or the error says what to change."""
+    channels, *size = data.image_shape
+    if config.in_chans != channels:
+        raise ValueError(
+            f"{name} takes {config.in_chans} channels, but the pictures of {data.source} have {channels}; to train "
+            f"one for them add --set model.options.in_chans={channels}"
+        )
+    if list(config.image_shape) != size:
+        wanted, found = ("×".join(map(str, pair)) for pair in (config.image_shape, size))
+        raise ValueError(
+            f"{name} takes pictures of {wanted}, but those of {data.source} have {found}; resize them with "
+            f"--set data.image_size={config.image_shape[0]}, or train a model for them with "
+            f"--set model.options.img_size={size[0] if size[0] == size[1] else list(size)}"
+        )
+
+
+def data_driven_transform(train: Pictures, tube: int) -> algebra.Transform:
+    """The transform whose slices hold most of the energy of the training pictures (normalised, not augmented)."""
+    channels = train.image_shape[0]
+    if tube != channels:
+        raise ValueError(f"a data-driven transform is that of the {channels} channels, but the model's tube is {tube}")
+    rows = torch.linspace(0, len(train) - 1, min(len(train), LOOKED_AT)).long()
+    gram = torch.zeros(channels, channels, dtype=torch.float64)
+    for images, _ in Batches(train.subset(rows), 500):
+        pixels = images.movedim(1, -1).reshape(-1, channels).double()  # (B·H·W, C)
+        gram += pixels.mT @ pixels
+    values, vectors = torch.linalg.eigh(gram)
+    # A C×C matrix with the Gram matrix of all the pixels stands for them.
+    return algebra.data_driven((vectors * values.clamp(min=0).sqrt()).mT)
+
+
+def build_batches(
+    recipe: Recipe, part: Pictures, device: torch.device, *, training: bool, rank: int = 0, world_size: int = 1
+) -> Batches:
+    """A loader: shuffled and augmented for training, in order and as they are for evaluation."""
+    return Batches(
+        part,
+        recipe.data.batch_size if training else recipe.data.eval_batch_size,
+        augment=recipe.augment if training else None,
+        shuffle=training,
+        seed=recipe.seed,
+        rank=rank,
+        world_size=world_size,
+        device=device,
+        workers=recipe.data.workers,
+    )
+
+
+def find_device(recipe: Recipe) -> torch.device:
+    """The recipe's device, which must be there and know the recipe's precision."""
+    name = recipe.device
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(f"device={name!r} is not available here; take device=cpu") from error
+    if recipe.precision == "float16" and device.type != "cuda":
+        raise ValueError(f"precision=float16 needs a CUDA GPU, this run is on {device}; take bfloat16 or float32")
+    return device
+
+
+def _resized(part: Pictures, size: int) -> Pictures:
+    """In memory by interpolation, files when they are decoded."""
+    return part.resized(size) if isinstance(part, ImageSet) else replace(part, image_size=size)  # type: ignore[type-var]

@@ -1,0 +1,203 @@
+"""`train` and `resume`: a recipe becomes a run folder and a result. No state is kept outside of them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from tcpvit.data.image_set import Splits
+from tcpvit.models.pretrained import WEIGHTS, load_weights
+from tcpvit.training.build import build_batches, build_model, find_device, load_splits
+from tcpvit.training.checkpoint import WriteError, read_latest
+from tcpvit.training.evaluation import evaluate
+from tcpvit.training.export import describe_preprocessing
+from tcpvit.training.interrupt import Interruption
+from tcpvit.training.loop import Trainer
+from tcpvit.training.metrics import to_json
+from tcpvit.training.progress import About, Silent
+from tcpvit.training.recipe import Recipe
+from tcpvit.training.run import RunFolder
+from tcpvit.training.state import Row
+from tcpvit.training.tasks import task_for
+
+FIXED = ("model", "data", "seed")  # what a run that has begun cannot change
+FREE = ("data.root", "data.workers", "data.eval_batch_size")  # but for these, which change no step
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came out of a run. Metrics are fractions; `best` and `last` are rows of the history."""
+
+    folder: Path
+    recipe: Recipe
+    model: nn.Module = field(repr=False)  # with the weights of the best epoch, in eval mode
+    parameters: int
+    metric: str
+    history: list[Row] = field(repr=False)
+    best: Row
+    last: Row
+    test: dict[str, Any] = field(repr=False)  # of the best weights on the test part
+    seconds: float
+    notes: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready, without the model."""
+        content = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in ("model", "history")}
+        return {**content, "folder": str(self.folder), "recipe": self.recipe.to_dict(), "notes": list(self.notes)}
+
+
+def train(
+    recipe: Recipe,
+    folder: str | Path,
+    *,
+    overwrite: bool = False,
+    splits: Splits | None = None,
+    model: nn.Module | None = None,
+    report: Silent | None = None,
+) -> Result:
+    """Train a model by a recipe and keep everything in `folder`.
+
+    `splits` and `model` take the place of those that the recipe names: pictures of your own, a model of any make.
+    """
+    run = RunFolder(folder)
+    run.check_free(overwrite)  # before anything slow
+    parts = _Parts.of(recipe, splits, model)
+    with run.locked():
+        run.begin(recipe, overwrite=overwrite)
+        return _run(run, recipe, parts, report or Silent())
+
+
+def resume(
+    folder: str | Path,
+    *,
+    overrides: Iterable[str] = (),
+    splits: Splits | None = None,
+    model: nn.Module | None = None,
+    report: Silent | None = None,
+) -> Result:
+    """Go on with the run in `folder` from its last whole checkpoint; nothing happens to a run that is complete.
+
+    On a CPU the result is bit for bit that of a run that was never interrupted, unless `overrides` change the recipe.
+    """
+    run = RunFolder(folder)
+    overrides = list(overrides)
+    for word in overrides:
+        key = word.partition("=")[0]
+        if key.partition(".")[0] in FIXED and key not in FREE:
+            raise ValueError(f"a run that has begun keeps its model, data and seed, got {word!r}; begin a new run")
+    recipe = run.recipe().override(overrides)
+    parts = _Parts.of(recipe, splits, model)
+    with run.locked():
+        if overrides:
+            run.write_recipe(recipe)
+        return _run(run, recipe, parts, report or Silent())
+
+
+@dataclass(frozen=True)
+class _Parts:
+    splits: Splits
+    model: nn.Module
+    device: torch.device
+
+    @classmethod
+    def of(cls, recipe: Recipe, splits: Splits | None, model: nn.Module | None) -> _Parts:
+        device = find_device(recipe)
+        splits = splits or load_splits(recipe.data)
+        return cls(splits, model or build_model(recipe, splits.train), device)
+
+
+def _run(run: RunFolder, recipe: Recipe, parts: _Parts, report: Silent) -> Result:
+    splits, model, device = parts.splits, parts.model, parts.device
+    task = task_for(splits.train.task, len(splits.train.classes))
+    batches = build_batches(recipe, splits.train, device, training=True)
+    val_batches = build_batches(recipe, splits.val, device, training=False)
+    with ExitStack() as stack:
+        cuda = [device] if device.type == "cuda" else []
+        stack.enter_context(torch.random.fork_rng(devices=cuda))  # the caller's random numbers are left alone
+        interruption = stack.enter_context(Interruption())
+        trainer = Trainer(
+            recipe,
+            model,
+            task,
+            batches,
+            val_batches,
+            run,
+            device=device,
+            report=report,
+            interruption=interruption,
+            preprocessing=describe_preprocessing(splits.train),
+        )
+        stack.callback(trainer.events.close)
+        stack.callback(report.stop)
+        restore(trainer, report)
+        run.write_json("data.json", splits.indices())
+        run.note_session(device, trainer.state.step)
+        report.start(_about(trainer, splits), trainer.state)
+        try:
+            trainer.fit()
+            return _finish(trainer, splits)
+        except WriteError as error:
+            sentence = f"{error.strerror}; nothing before is lost: mend this, then `tcpvit train --resume {run}`"
+            raise WriteError(error.errno, sentence) from error
+
+
+def restore(trainer: Trainer, report: Silent) -> None:
+    """Bring back the newest whole checkpoint, if there is one."""
+    content = read_latest(trainer.run.checkpoints, report.say)
+    if content is not None:
+        trainer.restore(content)
+        trainer.run.write_metrics(trainer.state.history)
+
+
+def _finish(trainer: Trainer, splits: Splits) -> Result:
+    """Evaluate the best weights on the test part and write result.json."""
+    recipe, state = trainer.recipe, trainer.state
+    model = copy.deepcopy(trainer.kept_model)
+    load_weights(model, trainer.run.path / "best" / WEIGHTS)
+    test_batches = build_batches(recipe, splits.test, trainer.device, training=False)
+    test = evaluate(model, trainer.obeying_signals(test_batches), trainer.task, trainer.device, recipe.precision)
+    evaluated = [row for row in state.history if "val_loss" in row]
+    notes = splits.notes
+    if splits.test is splits.val:
+        notes += ("validation and test are the same pictures, so the best epoch was chosen on the test part",)
+    result = Result(
+        folder=trainer.run.path,
+        recipe=recipe,
+        model=model.eval(),
+        parameters=sum(p.numel() for p in model.parameters()),
+        metric=trainer.task.metric,
+        history=state.history,
+        best=next(row for row in evaluated if row["epoch"] == state.best_epoch),
+        last=evaluated[-1],
+        test=to_json(test),
+        seconds=round(state.seconds, 3),
+        notes=notes,
+    )
+    trainer.run.write_json("result.json", result.to_dict())
+    return result
+
+
+def _about(trainer: Trainer, splits: Splits) -> About:
+    """What the display says before the first step."""
+    recipe, optimizer, schedule = trainer.recipe, trainer.recipe.optimizer, trainer.recipe.schedule
+    channels, height, width = splits.train.image_shape
+    parameters, threads = sum(p.numel() for p in trainer.model.parameters()), torch.get_num_threads()
+    facts = {
+        "model": f"{parameters:,} parameters, {len(splits.train.classes)} classes",
+        "data": f"{len(splits.train):,} training, {len(splits.val):,} validation pictures, {height}×{width}×{channels}",
+        "AdamW": f"lr {optimizer.lr:g}, weight decay {optimizer.weight_decay:g}, batch {recipe.data.batch_size}, "
+        f"{schedule.epochs} epochs, seed {recipe.seed}",
+        "device": f"{trainer.device}, {threads} thread{'s' * (threads > 1)}, {recipe.precision}",
+        "folder": f"{trainer.run}{f', going on from step {trainer.state.step:,}' if trainer.state.step else ''}",
+    }
+    if splits.notes:
+        facts["notes"] = "; ".join(splits.notes)
+    title = f"{recipe.model.name} on {splits.name}"
+    return About(title, facts, trainer.task.metric, schedule.epochs, len(trainer.batches))

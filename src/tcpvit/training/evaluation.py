@@ -1,0 +1,44 @@
+"""How good a model is on a set."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tcpvit.training.metrics import AnyMetrics
+from tcpvit.training.tasks import Task
+
+
+@torch.inference_mode()
+def evaluate(
+    model: nn.Module,
+    batches: Iterable[tuple[Tensor, Tensor]],
+    task: Task,
+    device: torch.device | str = "cpu",
+    precision: str = "float32",
+) -> AnyMetrics:
+    """The metrics of `model` over all batches; it is left in the mode it was in."""
+    device = torch.device(device)
+    metrics, was_training = task.metrics(device), model.training
+    model.eval()
+    try:
+        for images, targets in batches:
+            images, targets = images.to(device), targets.to(device)
+            with autocast(device, precision):
+                logits = model(images)
+            task.check_logits(logits, targets)
+            metrics.update(logits, targets, task.loss(logits, targets))
+    finally:
+        model.train(was_training)
+    return metrics
+
+
+def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any]:
+    """Products in bfloat16 or float16; float32 is plain."""
+    if precision == "float32":
+        return nullcontext()
+    return torch.autocast(device.type, dtype=getattr(torch, precision))

@@ -1,0 +1,51 @@
+"""Models as folders for `tcpvit.from_pretrained`, with what it takes to feed them."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save
+from torch import nn
+
+from tcpvit.data.image_set import Pictures
+from tcpvit.models import save_pretrained
+from tcpvit.models.pretrained import CONFIG, WEIGHTS, Pretrained
+from tcpvit.training.checkpoint import write_atomically
+
+PREPROCESSING = "preprocessing.json"
+
+
+def export(model: nn.Module, folder: Path, preprocessing: dict[str, Any] | None = None) -> None:
+    """Write the model into `folder`, file by file whole or not at all; of foreign models, the weights alone."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if preprocessing is not None:
+        write_atomically(folder / PREPROCESSING, (json.dumps(preprocessing, indent=2) + "\n").encode())
+    if not isinstance(model, Pretrained):
+        weights = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+        write_atomically(folder / WEIGHTS, save(weights))
+        return
+    with tempfile.TemporaryDirectory() as temporary:
+        save_pretrained(model, temporary)
+        for name in (CONFIG, WEIGHTS):
+            write_atomically(folder / name, (Path(temporary) / name).read_bytes())
+
+
+def describe_preprocessing(data: Pictures) -> dict[str, Any]:
+    """How pictures are made ready for a model trained on `data`, and what its classes are called."""
+    return {
+        "source": data.source,
+        "task": data.task,
+        "classes": list(data.classes),
+        "image_shape": list(data.image_shape),
+        "mean": list(data.mean),
+        "std": list(data.std),
+    }
+
+
+def read_preprocessing(folder: Path) -> dict[str, Any] | None:
+    """What `export` wrote beside the model; None if nothing."""
+    path = folder / PREPROCESSING
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None

@@ -1,0 +1,263 @@
+"""The training loop: steps, epochs, evaluation, checkpoints.
+
+Data, augmentation, learning rate and the random numbers of dropout are functions of the seed and of the step. A run
+that goes on from a checkpoint therefore ends, on a CPU, in the same weights to the last bit.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import clip_grad_norm_
+
+from tcpvit.data.loader import Batches
+from tcpvit.training.checkpoint import Content, checkpoint_path, prune, write_checkpoint
+from tcpvit.training.evaluation import autocast, evaluate
+from tcpvit.training.events import Events
+from tcpvit.training.export import export
+from tcpvit.training.interrupt import Interruption
+from tcpvit.training.optim import Ema, build_optimizer, load_optimizer_tensors, lr_factor, optimizer_tensors, set_lr
+from tcpvit.training.progress import Silent
+from tcpvit.training.recipe import Recipe
+from tcpvit.training.run import RunFolder
+from tcpvit.training.state import Row, State
+from tcpvit.training.tasks import Task
+
+PATIENCE_WITH_NANS = 100  # steps in a row that may be skipped before the run stops after all
+
+
+class NonFiniteLoss(ValueError):
+    """The loss or the gradient became NaN or infinite."""
+
+
+class Trainer:
+    """A model, its data, and everything that changes while it learns."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        model: nn.Module,
+        task: Task,
+        batches: Batches,
+        val_batches: Batches,
+        run: RunFolder,
+        *,
+        device: torch.device,
+        report: Silent,
+        interruption: Interruption,
+        preprocessing: dict[str, Any] | None = None,
+        rank: int = 0,
+    ):
+        self.recipe, self.task, self.run, self.device = recipe, task, run, device
+        self.model = model.to(device)
+        self.forward = torch.compile(model) if recipe.compile else model
+        self.batches, self.val_batches = batches, val_batches
+        self.report, self.interruption, self.rank = report, interruption, rank
+        self.preprocessing = preprocessing
+        self.optimizer = build_optimizer(model, recipe.optimizer)
+        self.scaler = torch.amp.GradScaler(device.type, enabled=recipe.precision == "float16")
+        self.ema = Ema(model, recipe.optimizer.ema) if recipe.optimizer.ema else None
+        self.state = State()
+        self.events = Events(run.path / "tensorboard")
+
+    # ------------------------------------------------------------------------------------------------ the loop
+
+    def fit(self) -> None:
+        """Train to the last epoch, or until nothing improves any more."""
+        while not self.finished:
+            self.train_epoch()
+            self.end_epoch()
+
+    def train_epoch(self) -> None:
+        """The batches of the current epoch that are not done yet."""
+        state = self.state
+        self.batches.set_epoch(state.epoch, start=state.batch)
+        self.model.train()
+        begin = time.monotonic()
+        for images, targets in self.obeying_signals(self.batches):
+            loss, hits, weight = self.step(images, targets)
+            state.add(loss=loss * weight, hits=hits, weight=weight, images=len(images))
+            begin = self.pass_time(begin, "seconds")
+            state.batch += 1
+            self.report.step(state)
+            every = self.recipe.checkpoints.every_steps
+            if every and state.step % every == 0 and state.batch < len(self.batches):
+                self.save()
+
+    def step(self, images: Tensor, targets: Tensor) -> tuple[float, float, float]:
+        """One optimiser step on one batch, computed in pieces: its mean loss, how many are right, of how many."""
+        options, state = self.recipe.optimizer, self.state
+        set_lr(self.optimizer, lr_factor(state.step, len(self.batches), self.recipe.schedule))
+        seed_step(self.recipe.seed, state.step, self.rank)
+        self.optimizer.zero_grad(set_to_none=True)
+        weight = self.task.weight(targets)
+        loss, hits = torch.zeros((), device=self.device), torch.zeros((), device=self.device)
+        for x, y in zip(images.chunk(options.accumulate), targets.chunk(options.accumulate), strict=True):
+            with self.autocast():
+                logits = self.forward(x)
+            self.task.check_logits(logits, y)
+            part = self.task.loss(logits, y, options.label_smoothing) / weight
+            self.scaler.scale(part).backward()
+            loss, hits = loss + part.detach(), hits + self.task.hits(logits.detach(), y)
+        self.scaler.unscale_(self.optimizer)
+        norm = clip_grad_norm_(self.model.parameters(), options.clip_norm or math.inf)
+        numbers = torch.stack([value.double() for value in (loss, norm, hits, weight)]).tolist()  # one wait for the GPU
+        if self.is_sound(*numbers[:2]):
+            self.scaler.step(self.optimizer)
+            if self.ema:
+                self.ema.update(self.model, state.step)
+        else:
+            numbers = [0.0] * 4
+        self.scaler.update()
+        state.step += 1
+        return numbers[0], numbers[2], numbers[3]
+
+    def end_epoch(self) -> None:
+        """Evaluate if it is time, write down what was measured, save."""
+        state, recipe = self.state, self.recipe
+        row = self.train_row()
+        is_best = False
+        if (state.epoch + 1) % recipe.evaluation.every == 0 or state.epoch + 1 == recipe.schedule.epochs:
+            begin = time.monotonic()
+            batches = self.obeying_signals(self.val_batches)
+            found = evaluate(self.kept_model, batches, self.task, self.device, recipe.precision).summary()
+            is_best = self.note_best(found[self.task.metric])
+            row |= {f"val_{name}": value for name, value in found.items()}
+            self.pass_time(begin, "evaluation")
+        row["seconds"] = round(state.seconds, 3)
+        state.history.append(row)
+        state.epoch, state.batch, state.sums = state.epoch + 1, 0, {}
+        if "val_loss" in row:
+            # Before the checkpoint: one that knows of a best epoch must find its weights.
+            self.export("last")
+            if is_best:
+                self.export("best")
+        self.run.write_metrics(state.history)
+        self.events.add(row)
+        if state.epoch % recipe.checkpoints.every_epochs == 0 or self.finished:
+            self.save()
+        self.report.epoch(row, is_best)
+
+    # ------------------------------------------------------------------------------------------------ its parts
+
+    @property
+    def finished(self) -> bool:
+        """The last epoch is done, or patience is at its end."""
+        patience = self.recipe.evaluation.patience
+        return self.state.epoch >= self.recipe.schedule.epochs or bool(patience and self.state.stale >= patience)
+
+    @property
+    def kept_model(self) -> nn.Module:
+        """The weights that are evaluated and exported: the averaged ones, if there are."""
+        return self.ema.model if self.ema else self.model
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Mixed precision, if the recipe asks for it."""
+        return autocast(self.device, self.recipe.precision)
+
+    def obeying_signals(self, batches: Iterable[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
+        """The batches, unless a signal came: then save, say how to go on, and leave."""
+        for batch in batches:
+            if self.interruption.signal is not None:
+                self.save()
+                self.report.say(
+                    f"stopped by {self.interruption.name} after step {self.state.step}; everything is saved, go on "
+                    f"with: tcpvit train --resume {self.run}"
+                )
+                self.interruption.leave()
+            yield batch
+
+    def is_sound(self, loss: float, norm: float) -> bool:
+        """False if the step is to be skipped; a loss that is not finite stops the run unless the recipe says skip."""
+        state, options = self.state, self.recipe.optimizer
+        # With a scaler an infinite gradient is normal: it lowers its scale and leaves the step out.
+        if math.isfinite(loss) and (math.isfinite(norm) or self.scaler.is_enabled()):
+            state.skipped_in_a_row = 0
+            return True
+        state.skipped, state.skipped_in_a_row = state.skipped + 1, state.skipped_in_a_row + 1
+        weights = torch.linalg.vector_norm(torch.stack([p.detach().norm() for p in self.model.parameters()])).item()
+        rates = sorted({group["lr"] for group in self.optimizer.param_groups})
+        where = (
+            f"step {state.step} (epoch {state.epoch + 1}): loss {loss:g}, gradient norm {norm:g}, weight norm "
+            f"{weights:g}, lr {', '.join(f'{rate:.3g}' for rate in rates)}"
+        )
+        if options.on_nonfinite == "stop" or state.skipped_in_a_row > PATIENCE_WITH_NANS:
+            raise NonFiniteLoss(
+                f"the loss or its gradient is not finite at {where}; the last checkpoint is from before: go on with "
+                f"`tcpvit train --resume {self.run}` and a smaller --set optimizer.lr=..., or with "
+                f"--set optimizer.on_nonfinite=skip"
+            )
+        self.report.say(f"skipped {where}")
+        return False
+
+    def train_row(self) -> Row:
+        """What the epoch measured on the training data."""
+        state = self.state
+        return {
+            "epoch": state.epoch + 1,
+            "step": state.step,
+            "lr": self.recipe.optimizer.lr * lr_factor(state.step - 1, len(self.batches), self.recipe.schedule),
+            "train_loss": state.mean("loss"),
+            "train_accuracy": state.mean("hits"),
+            "images_per_second": round(state.images_per_second, 1),
+            "skipped": state.skipped,
+        }
+
+    def note_best(self, value: float) -> bool:
+        """Whether this is the best evaluation so far."""
+        state = self.state
+        if state.best is not None and not value > state.best:
+            state.stale += 1
+            return False
+        state.best, state.best_epoch, state.stale = value, state.epoch + 1, 0
+        return True
+
+    def pass_time(self, begin: float, what: str) -> float:
+        """Count the time since `begin`, and give the new beginning."""
+        now = time.monotonic()
+        self.state.seconds += now - begin
+        self.state.add(**{what: now - begin})
+        return now
+
+    # ------------------------------------------------------------------------------------------------ saving
+
+    def export(self, name: str) -> None:
+        """Write the kept weights as a model for `from_pretrained`."""
+        export(self.kept_model, self.run.path / name, self.preprocessing)
+
+    def save(self) -> None:
+        """Write a checkpoint of everything that changes."""
+        tensors = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
+        tensors |= {f"optimizer.{name}": tensor for name, tensor in optimizer_tensors(self.optimizer).items()}
+        if self.ema:
+            tensors |= {f"ema.{name}": tensor for name, tensor in self.ema.model.state_dict().items()}
+        state = {"state": self.state.to_dict(), "scaler": self.scaler.state_dict()}
+        write_checkpoint(checkpoint_path(self.run.checkpoints, self.state.step), tensors, state)
+        prune(self.run.checkpoints, self.recipe.checkpoints.keep)
+
+    def restore(self, content: Content) -> None:
+        """The inverse of `save`."""
+        tensors, state = content
+        parts: dict[str, dict[str, Tensor]] = {"model": {}, "optimizer": {}, "ema": {}}
+        for full_name, tensor in tensors.items():
+            part, _, name = full_name.partition(".")
+            parts[part][name] = tensor
+        self.model.load_state_dict(parts["model"])
+        load_optimizer_tensors(self.optimizer, parts["optimizer"])
+        if self.ema:
+            self.ema.model.load_state_dict(parts["ema"] or parts["model"])
+        self.scaler.load_state_dict(state["scaler"])
+        self.state = State(**state["state"])
+
+
+def seed_step(seed: int, step: int, rank: int) -> None:
+    """Make the random numbers of a step (dropout, stochastic depth) a function of these three."""
+    low, high = np.random.SeedSequence((seed, step, rank)).generate_state(2).tolist()
+    torch.manual_seed(high << 32 | low)

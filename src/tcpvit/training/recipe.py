@@ -1,0 +1,246 @@
+"""Recipes: everything that determines a training run, as typed dataclasses behind YAML files.
+
+A recipe is found by name (those in `recipes/`) or by path, changed by `KEY=VALUE` words such as `optimizer.lr=0.003`,
+and written in full to the run's `config.yaml`, which is a recipe again.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from pathlib import Path
+from typing import Any, Literal, get_type_hints
+
+import yaml
+
+from tcpvit.algebra.checks import nearest
+from tcpvit.data.augment import Augment
+from tcpvit.training.typed import typed
+
+SHIPPED = Path(__file__).parent / "recipes"
+
+
+@dataclass(frozen=True)
+class ModelRecipe:
+    """Which preset, and what to change in it."""
+
+    name: str = "tcp_vit_cifar"
+    options: dict[str, Any] = field(default_factory=dict)  # of its config, as {depth: 6}; classes come from the data
+
+
+@dataclass(frozen=True)
+class DataRecipe:
+    """Which pictures, and how many at a time."""
+
+    name: str = "digits-on-photos"  # or cifar10, svhn, stl10, oxford-pet, folder:PATH
+    root: str | None = None  # where sets lie; None: $TCPVIT_DATA, else the user's cache
+    options: dict[str, Any] = field(default_factory=dict)  # of the set, as {split: paper, seed: 1}
+    image_size: int | None = None  # resize to this; None: as the set comes
+    batch_size: int = 256  # of one optimiser step, over all processes and accumulation
+    eval_batch_size: int = 500
+    workers: int | None = None  # processes that decode picture files; None: by the machine
+
+
+@dataclass(frozen=True)
+class OptimizerRecipe:
+    """AdamW, and what is done to the gradients before it."""
+
+    lr: float = 1e-3
+    weight_decay: float = 0.05  # not on biases, norms, tokens and positions
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    slice_lr_scale: float | Literal["none", "sqrt", "full"] = "none"  # of slice-wise weights: a factor, √C or C
+    clip_norm: float = 1.0  # 0: off
+    accumulate: int = 1  # a batch is computed in this many pieces, to save memory
+    label_smoothing: float = 0.0
+    ema: float = 0.0  # decay of the averaged weights that are evaluated and kept; 0: off
+    on_nonfinite: Literal["stop", "skip"] = "stop"  # what a NaN or infinite loss does to the run or to the step
+
+
+@dataclass(frozen=True)
+class ScheduleRecipe:
+    """Linear warm-up, then a cosine down to `final_lr` times the peak."""
+
+    epochs: int = 100
+    warmup_epochs: float = 0.0
+    final_lr: float = 0.0
+
+
+@dataclass(frozen=True)
+class EvaluationRecipe:
+    """When the validation part is looked at, and when to give up."""
+
+    every: int = 1  # epochs
+    patience: int = 0  # stop after this many evaluations without a new best; 0: never
+
+
+@dataclass(frozen=True)
+class CheckpointRecipe:
+    """How often the whole state is saved, besides at the end."""
+
+    every_epochs: int = 1
+    every_steps: int = 0  # within an epoch; 0: off
+    keep: int = 2  # at least 2, so that a damaged one has a predecessor
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A training run from its seed to its schedule.
+
+    >>> Recipe().override(["optimizer.lr=3e-3", "model.options.depth=2"]).optimizer.lr
+    0.003
+    """
+
+    model: ModelRecipe = ModelRecipe()
+    data: DataRecipe = DataRecipe()
+    augment: Augment = field(default_factory=Augment)
+    optimizer: OptimizerRecipe = OptimizerRecipe()
+    schedule: ScheduleRecipe = ScheduleRecipe()
+    evaluation: EvaluationRecipe = EvaluationRecipe()
+    checkpoints: CheckpointRecipe = CheckpointRecipe()
+    seed: int = 0
+    device: str = "auto"  # auto, cpu, cuda, cuda:1, mps
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"  # of matrix products; weights stay float32
+    compile: bool = False
+
+    def __post_init__(self) -> None:
+        for key, low, value in (
+            ("seed", 0, self.seed),
+            ("data.batch_size", 1, self.data.batch_size),
+            ("data.eval_batch_size", 1, self.data.eval_batch_size),
+            ("optimizer.lr", 0, self.optimizer.lr),
+            ("optimizer.weight_decay", 0, self.optimizer.weight_decay),
+            ("optimizer.clip_norm", 0, self.optimizer.clip_norm),
+            ("optimizer.accumulate", 1, self.optimizer.accumulate),
+            ("schedule.epochs", 1, self.schedule.epochs),
+            ("schedule.warmup_epochs", 0, self.schedule.warmup_epochs),
+            ("evaluation.every", 1, self.evaluation.every),
+            ("evaluation.patience", 0, self.evaluation.patience),
+            ("checkpoints.every_epochs", 1, self.checkpoints.every_epochs),
+            ("checkpoints.every_steps", 0, self.checkpoints.every_steps),
+            ("checkpoints.keep", 2, self.checkpoints.keep),
+        ):
+            if not value >= low:
+                raise ValueError(f"{key} is at least {low}, got {value}")
+        for key, value in (("label_smoothing", self.optimizer.label_smoothing), ("ema", self.optimizer.ema)):
+            if not 0 <= value < 1:
+                raise ValueError(f"optimizer.{key} lies in [0, 1), got {value}")
+        if not 0 <= self.schedule.final_lr <= 1:
+            raise ValueError(f"schedule.final_lr is a fraction of the peak in [0, 1], got {self.schedule.final_lr}")
+
+    def override(self, words: Iterable[str]) -> Recipe:
+        """This recipe with `KEY=VALUE` words applied; an unknown key is an error that names the nearest one."""
+        content = self.to_dict()
+        for word in words:
+            key, equals, text = word.partition("=")
+            if not equals:
+                raise ValueError(f"an override is KEY=VALUE, as optimizer.lr=0.003, got {word!r}")
+            _put(content, key.strip(), _parse(text))
+        return Recipe.from_dict(content)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, nested as in the YAML file."""
+        content = asdict(self)
+        content["optimizer"]["betas"] = list(self.optimizer.betas)
+        return content
+
+    def to_yaml(self) -> str:
+        """The whole recipe, ready to be a recipe file."""
+        return yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True)
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Recipe:
+        """From nested values; what is left out has its default."""
+        for key in _leaves(content):
+            _check_key(key)
+        return typed(content, cls, "")
+
+
+def list_recipes() -> list[str]:
+    """Names of the recipes that come with the package.
+
+    >>> "demo" in list_recipes()
+    True
+    """
+    return sorted(file.stem for file in SHIPPED.glob("*.yaml"))
+
+
+def load_recipe(name: str | Path, overrides: Iterable[str] = ()) -> Recipe:
+    """The recipe of that name or path, with `KEY=VALUE` overrides.
+
+    >>> load_recipe("paper-classification", ["seed=1"]).optimizer.lr
+    0.01
+    """
+    text = _read(name)
+    try:
+        content = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(f"{name} is no valid YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{name} should hold keys such as `model:` and `data:`, got {type(content).__name__}")
+    return Recipe.from_dict(content).override(overrides)
+
+
+def _read(name: str | Path) -> str:
+    if str(name) in list_recipes():
+        return (SHIPPED / f"{name}.yaml").read_text(encoding="utf-8")
+    path = Path(name)
+    if path.suffix in (".yaml", ".yml") or path.is_file():
+        return path.read_text(encoding="utf-8")
+    raise ValueError(f"no recipe is called {str(name)!r}, nor is it a YAML file{nearest(str(name), list_recipes())}")
+
+
+def _parse(text: str) -> Any:
+    if re.fullmatch(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+", text):  # YAML 1.1 takes 3e-3 for a word
+        return float(text)
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(f"{text!r} is no valid YAML value") from error
+
+
+def _put(content: dict[str, Any], key: str, value: Any) -> None:
+    *path, last = key.split(".")
+    _check_key(key)
+    for name in path:
+        content = content[name]
+    content[last] = value
+
+
+def known_keys(config: type = Recipe, prefix: str = "") -> list[str]:
+    """Every dotted key of a recipe.
+
+    >>> "optimizer.lr" in known_keys()
+    True
+    """
+    keys, hints = [], get_type_hints(config)
+    for item in fields(config):
+        key = prefix + item.name
+        keys += known_keys(hints[item.name], f"{key}.") if is_dataclass(hints[item.name]) else [key]
+    return keys
+
+
+def _check_key(key: str) -> None:
+    """A leaf of the recipe, or something inside one of the free `options`."""
+    known = known_keys()
+    if key in known or key.startswith(("model.options.", "data.options.")):
+        return
+    leaf = key.rsplit(".", 1)[-1]
+    by_leaf = {name.rsplit(".", 1)[-1]: name for name in known}
+    close = difflib.get_close_matches(key, known, n=1) or [
+        by_leaf[name] for name in difflib.get_close_matches(leaf, by_leaf, n=1)
+    ]
+    hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
+    raise ValueError(f"a recipe has no key {key!r}; {hint}")
+
+
+def _leaves(content: Mapping[str, Any], prefix: str = "") -> Iterable[str]:
+    sections = {item.name for item in fields(Recipe) if is_dataclass(get_type_hints(Recipe)[item.name])}
+    for name, value in content.items():
+        key = f"{prefix}{name}"
+        if not prefix and name in sections and isinstance(value, Mapping):
+            yield from _leaves(value, f"{key}.")
+        elif key not in sections:  # a section that is no mapping is refused with its type
+            yield key

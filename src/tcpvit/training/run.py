@@ -1,0 +1,171 @@
+"""`runs/<name>/`: everything a run leaves behind, in one folder that one process at a time may write.
+
+config.yaml (a recipe), environment.json, data.json (which pictures), metrics.csv, tensorboard/, checkpoints/ (the whole
+state), best/ and last/ (models for `from_pretrained`), result.json.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+
+import tcpvit
+from tcpvit.training.checkpoint import TEMPORARY, write_atomically
+from tcpvit.training.recipe import Recipe, load_recipe
+from tcpvit.training.state import Row
+
+CONFIG = "config.yaml"
+FILES = (CONFIG, "environment.json", "data.json", "metrics.csv", "result.json")
+FOLDERS = ("checkpoints", "best", "last", "tensorboard", "figures")
+
+
+class RunFolder:
+    """The folder of one run."""
+
+    def __init__(self, path: str | Path):
+        self.path = Path(path)
+        self.checkpoints = self.path / "checkpoints"
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    @property
+    def exists(self) -> bool:
+        """Whether a run was begun here."""
+        return (self.path / CONFIG).is_file()
+
+    def check_free(self, overwrite: bool) -> None:
+        """A run that is there already is kept unless `overwrite`."""
+        if self.exists and not overwrite:
+            raise ValueError(
+                f"{self} holds a run already; go on with it by `tcpvit train --resume {self}`, replace it with "
+                f"--overwrite, or choose another --name"
+            )
+
+    def begin(self, recipe: Recipe, *, overwrite: bool) -> None:
+        """Prepare the folder for a new run."""
+        self.check_free(overwrite)
+        if self.exists:
+            self._clear()
+        self.checkpoints.mkdir(parents=True, exist_ok=True)
+        self.write_recipe(recipe)
+
+    def recipe(self) -> Recipe:
+        """The recipe of the run."""
+        if not self.exists:
+            raise ValueError(f"{self} holds no run (it has no {CONFIG}); begin one with `tcpvit train`")
+        return load_recipe(self.path / CONFIG)
+
+    def write_recipe(self, recipe: Recipe) -> None:
+        """Write config.yaml, which is itself a recipe."""
+        self.write(CONFIG, recipe.to_yaml())
+
+    def write(self, name: str, text: str) -> None:
+        """Write a file, whole or not at all."""
+        write_atomically(self.path / name, text.encode())
+
+    def write_json(self, name: str, content: Any) -> None:
+        """Write a JSON file, whole or not at all."""
+        self.write(name, json.dumps(content, indent=2) + "\n")
+
+    def write_metrics(self, history: list[Row]) -> None:
+        """Write metrics.csv anew from the history, so that a resumed run has every epoch once."""
+        columns = list(dict.fromkeys(name for row in history for name in row))
+        text = io.StringIO()
+        writer = csv.DictWriter(text, columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(history)
+        self.write("metrics.csv", text.getvalue())
+
+    def note_session(self, device: torch.device, step: int) -> None:
+        """Add this start or resumption to environment.json."""
+        path = self.path / "environment.json"
+        sessions = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
+        self.write_json(path.name, [*sessions, {"from_step": step, **environment(device)}])
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the folder for this process; the lock goes with the process, however that ends."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        with (self.path / ".lock").open("a+") as file:
+            try:
+                _lock(file)
+            except (BlockingIOError, PermissionError):
+                file.seek(0)
+                owner = file.read().strip()
+                raise ValueError(
+                    f"{self} is being written by another process{f' ({owner})' if owner else ''}; wait for it, stop "
+                    f"it, or choose another --name"
+                ) from None
+            file.truncate(0)
+            file.write(f"process {os.getpid()}")
+            file.flush()
+            self._remove_leftovers()
+            yield
+
+    def _remove_leftovers(self) -> None:
+        """What a killed writer left under a temporary name."""
+        for folder in (self.path, *(self.path / name for name in FOLDERS)):
+            for path in folder.glob(f".*{TEMPORARY}"):
+                path.unlink(missing_ok=True)
+
+    def _clear(self) -> None:
+        """Remove what a run writes, and nothing else; the config last, so that it is a run until nothing is left."""
+        for name in FOLDERS:
+            shutil.rmtree(self.path / name, ignore_errors=True)
+        for name in reversed(FILES):
+            (self.path / name).unlink(missing_ok=True)
+
+
+def environment(device: torch.device) -> dict[str, Any]:
+    """What a result may depend on besides its recipe."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
+    return {
+        "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "tcpvit": tcpvit.__version__,
+        "commit": _commit(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "platform": platform.platform(),
+        "device": f"{device} ({name})",
+        "threads": torch.get_num_threads(),
+    }
+
+
+def _commit() -> str | None:
+    """The commit of the source this runs from, `-dirty` if changed; None for an installed package."""
+    root = Path(tcpvit.__file__).parents[2]
+    if not (root / ".git").exists():
+        return None
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _lock(file: IO[str]) -> None:
+    """An exclusive lock that the system drops when the process ends; BlockingIOError if another has it."""
+    if os.name == "nt":
+        import msvcrt
+
+        file.seek(0)
+        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+    else:
+        import fcntl
+
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # not flock: workers of a killed run would inherit that

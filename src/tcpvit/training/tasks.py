@@ -1,0 +1,113 @@
+"""What training minimises and measures: one object for classification, one for segmentation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tcpvit.training.metrics import IGNORE, AnyMetrics, ClassificationMetrics, SegmentationMetrics
+
+
+class Task(Protocol):
+    """Losses are sums; whoever calls divides by `weight`, so that pieces of a batch add up to the batch."""
+
+    @property
+    def classes(self) -> int:
+        """How many there are."""
+
+    @property
+    def metric(self) -> str:
+        """The one that says which epoch is the best; higher is better."""
+
+    def loss(self, logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
+        """The cross-entropy, summed over what counts."""
+
+    def weight(self, targets: Tensor) -> Tensor:
+        """How many pictures or pixels count."""
+
+    def hits(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """How many of them are right."""
+
+    def metrics(self, device: torch.device | str = "cpu") -> AnyMetrics:
+        """An empty account, to be filled over a set."""
+
+    def check_logits(self, logits: Tensor, targets: Tensor) -> None:
+        """The model gives what the task needs."""
+
+
+@dataclass(frozen=True)
+class Classification:
+    """Logits (B, K) against labels (B,), or against probabilities (B, K) as mixup makes them."""
+
+    classes: int
+    metric: str = "top1"
+
+    def loss(self, logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
+        """The cross-entropy, summed over the pictures."""
+        return F.cross_entropy(logits.float(), targets, reduction="sum", label_smoothing=smoothing)
+
+    def weight(self, targets: Tensor) -> Tensor:
+        """How many pictures there are."""
+        return torch.tensor(len(targets), device=targets.device)
+
+    def hits(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """How many pictures are right; the larger part counts for mixed ones."""
+        labels = targets if targets.ndim == 1 else targets.argmax(1)
+        return (logits.argmax(1) == labels).sum()
+
+    def metrics(self, device: torch.device | str = "cpu") -> ClassificationMetrics:
+        """An empty account, to be filled over a set."""
+        return ClassificationMetrics(self.classes, device)
+
+    def check_logits(self, logits: Tensor, targets: Tensor) -> None:
+        """Logits (B, K)."""
+        _check_shape(logits, (len(targets), self.classes))
+
+
+@dataclass(frozen=True)
+class Segmentation:
+    """Logits (B, K, H, W) against masks (B, H, W), in which 255 counts for nothing."""
+
+    classes: int
+    metric: str = "miou"
+
+    def loss(self, logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
+        """The cross-entropy, summed over the pixels that count."""
+        return F.cross_entropy(logits.float(), targets, ignore_index=IGNORE, reduction="sum", label_smoothing=smoothing)
+
+    def weight(self, targets: Tensor) -> Tensor:
+        """How many pixels count; at least one, so that a batch of nothing but border divides by something."""
+        return (targets != IGNORE).sum().clamp(min=1)
+
+    def hits(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """How many pixels are right."""
+        return (logits.argmax(1) == targets).sum()
+
+    def metrics(self, device: torch.device | str = "cpu") -> SegmentationMetrics:
+        """An empty account, to be filled over a set."""
+        return SegmentationMetrics(self.classes, device)
+
+    def check_logits(self, logits: Tensor, targets: Tensor) -> None:
+        """Logits (B, K, H, W)."""
+        _check_shape(logits, (len(targets), self.classes, *targets.shape[-2:]))
+
+
+def task_for(kind: str, classes: int) -> Classification | Segmentation:
+    """The task of a set.
+
+    >>> task_for("segmentation", 2)
+    Segmentation(classes=2, metric='miou')
+    """
+    return Classification(classes) if kind == "classification" else Segmentation(classes)
+
+
+def _check_shape(logits: Tensor, expected: tuple[int, ...]) -> None:
+    if logits.shape != expected:
+        raise ValueError(
+            f"the model gives logits of shape {tuple(logits.shape)}, but the data needs {expected}; "
+            f"build it with num_classes={expected[1]}, and with a decoder if the data are masks"
+        )

@@ -1,0 +1,55 @@
+"""Models that were trained: found by run folder, saved folder or preset, with what it takes to feed them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from torch import nn
+
+from tcpvit.data.image_set import Pictures
+from tcpvit.models import create_model, from_pretrained, list_models
+from tcpvit.training.export import read_preprocessing
+from tcpvit.training.recipe import Recipe
+from tcpvit.training.run import RunFolder
+
+Weights = Literal["best", "last"]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A model in eval mode, the recipe it was trained by, and how its pictures are prepared (None: not known)."""
+
+    name: str
+    model: nn.Module
+    recipe: Recipe | None = None
+    preprocessing: dict[str, Any] | None = None
+
+    def prepare(self, data: Pictures) -> Pictures:
+        """`data`, normalised as the model's training pictures were."""
+        if self.preprocessing is None:
+            return data
+        mean, std = (tuple(self.preprocessing[name]) for name in ("mean", "std"))
+        return replace(data, mean=mean, std=std)  # type: ignore[type-var]
+
+
+def load_trained(target: str | Path, weights: Weights = "best") -> Trained:
+    """The model of a run folder (its best or last weights), of a folder written by `save_pretrained`, or a preset.
+
+    A preset comes with random weights and without recipe and preprocessing.
+    """
+    folder = Path(target)
+    run = RunFolder(folder)
+    if run.exists:
+        if not (folder / weights).is_dir():
+            raise ValueError(f"{folder} has no {weights} weights yet; go on with `tcpvit train --resume {folder}`")
+        saved = folder / weights
+        return Trained(folder.name, from_pretrained(saved), run.recipe(), read_preprocessing(saved))
+    if folder.is_dir():
+        return Trained(folder.name, from_pretrained(folder), None, read_preprocessing(folder))
+    if str(target) not in list_models():
+        raise ValueError(
+            f"{str(target)!r} is no run folder, no saved model and no preset; see `tcpvit models` for the presets"
+        )
+    return Trained(str(target), create_model(str(target)).eval())

@@ -1,0 +1,193 @@
+"""The verbs `train` and `eval` of the command line."""
+
+from __future__ import annotations
+
+import json as json_module
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+from tcpvit.tables import Table, show
+from tcpvit.training import engine
+from tcpvit.training.build import build_batches, check_fit, find_device, load_splits
+from tcpvit.training.evaluation import evaluate
+from tcpvit.training.metrics import LABELS, AnyMetrics, to_json
+from tcpvit.training.progress import percent, reporter
+from tcpvit.training.recipe import DataRecipe, Recipe, load_recipe
+from tcpvit.training.tasks import task_for
+from tcpvit.training.trained import Trained, Weights, load_trained
+
+
+def train(
+    recipe: str | None = None,
+    *,
+    set: list[str] = [],  # noqa: B006 (typer copies it)
+    name: str | None = None,
+    runs: Path = Path("runs"),
+    resume: Path | None = None,
+    overwrite: bool = False,
+    quiet: bool = False,
+    json: bool = False,
+) -> engine.Result:
+    """Train a model by a recipe.
+
+    Everything goes to RUNS/NAME: the resolved recipe, metrics.csv, checkpoints, the best and the last model. A run that
+    was stopped or killed goes on with --resume and ends in the same weights.
+
+    Args:
+        recipe: paper-classification, paper-segmentation, tuned-classification, demo, or a YAML file.
+        set: KEY=VALUE, a change to the recipe; may be repeated.
+        name: of the folder in RUNS; by default made of recipe, model, data and seed.
+        runs: the folder of all runs.
+        resume: the folder of a run to go on with, instead of a recipe.
+        overwrite: replace a run of the same name.
+        quiet: show nothing but the result.
+        json: print the result as JSON on stdout, and the progress on stderr.
+
+    Examples:
+        tcpvit train demo
+        tcpvit train demo --set model.name=std_vit_cifar --set schedule.epochs=3 --name short
+        tcpvit train paper-classification --set data.name=cifar10 --set seed=1
+        tcpvit train tuned-classification --set data.name=folder:pictures --set data.image_size=32
+        tcpvit train --resume runs/short
+    """
+    if (recipe is None) == (resume is None):
+        raise ValueError("tell what to train: a recipe, as `tcpvit train demo`, or a run to --resume")
+    report = reporter(quiet=quiet, json=json)
+    if resume is not None:
+        if name is not None or overwrite:
+            raise ValueError("--resume goes on in the folder it names; leave --name and --overwrite out")
+        result = engine.resume(resume, overrides=set, report=report)
+    else:
+        assert recipe is not None
+        resolved = load_recipe(recipe, set)
+        folder = runs / (name or default_name(recipe, resolved))
+        result = engine.train(resolved, folder, overwrite=overwrite, report=report)
+    if json:
+        print(json_module.dumps(result.to_dict(), indent=2))
+    else:
+        show([result_table(result)])
+    return result
+
+
+def measure(
+    target: str,
+    *,
+    dataset: str | None = None,
+    part: Literal["test", "val", "train"] = "test",
+    weights: Weights = "best",
+    set: list[str] = [],  # noqa: B006
+    json: bool = False,
+) -> dict[str, Any]:
+    """Measure a trained model on a set.
+
+    A run is measured on its own test part unless --dataset names another set. Pictures are normalised as in training.
+
+    Args:
+        target: a run folder, a folder written by save_pretrained, or a preset (untrained).
+        dataset: a set, as for training; needed unless TARGET is a run.
+        part: which part of the set.
+        weights: of a run, those of its best or its last epoch.
+        set: KEY=VALUE, a change to the data or device keys of the recipe; may be repeated.
+        json: print everything as JSON, per-class numbers and the confusion matrix included.
+
+    Examples:
+        tcpvit eval runs/short
+        tcpvit eval runs/short --dataset digits-on-photos --set data.options.level=hard
+        tcpvit eval runs/short/best --dataset digits-on-photos --json
+        tcpvit eval tcp_vit_cifar --dataset cifar10
+    """
+    trained = load_trained(target, weights)
+    for word in set:
+        if not word.startswith(("data.", "device=", "precision=")):
+            raise ValueError(
+                f"a trained model can be measured with other data.* keys, device or precision, got {word!r}"
+            )
+    recipe = _recipe_for(trained, dataset).override(set)
+    device = find_device(recipe)
+    splits = load_splits(recipe.data)
+    data = trained.prepare({"train": splits.train, "val": splits.val, "test": splits.test}[part])
+    config = getattr(trained.model, "config", None)
+    if config is not None:
+        check_fit(trained.name, config, data)
+    batches = build_batches(recipe, data, device, training=False)
+    begin = time.monotonic()
+    model = trained.model.to(device)
+    metrics = evaluate(model, batches, task_for(data.task, len(data.classes)), device, recipe.precision)
+    seconds = time.monotonic() - begin
+    found = {"model": trained.name, "data": data.source, "pictures": len(data), "seconds": round(seconds, 3)}
+    found |= {"notes": _notes(trained, data.classes), **to_json(metrics)}
+    if json:
+        print(json_module.dumps(found, indent=2))
+    else:
+        show(evaluation_tables(trained, metrics, data.classes, found))
+    return found
+
+
+def default_name(recipe: str, resolved: Recipe) -> str:
+    """The name of a run that was given none.
+
+    >>> default_name("demo", Recipe())
+    'demo-tcp_vit_cifar-digits-on-photos-0'
+    """
+    data = resolved.data.name
+    data = Path(data.removeprefix("folder:")).resolve().name if data.startswith("folder:") else data
+    return f"{Path(recipe).stem}-{resolved.model.name}-{data}-{resolved.seed}"
+
+
+def result_table(result: engine.Result) -> Table:
+    """The end of a run, for people."""
+    table = Table("result", "Result", ["", "", ""])
+    named = LABELS[result.metric]
+    column = f"val_{result.metric}"
+    table.add(f"best validation {named}", percent(result.best[column]), f"epoch {result.best['epoch']}")
+    table.add(f"last validation {named}", percent(result.last[column]), f"epoch {result.last['epoch']}")
+    table.add(f"test {named}", percent(result.test[result.metric]), "with the best weights", strong=True)
+    table.add("parameters", f"{result.parameters:,}", "")
+    table.add("model", str(result.folder / "best"), "")
+    table.notes += list(result.notes)
+    return table
+
+
+def evaluation_tables(
+    trained: Trained, metrics: AnyMetrics, classes: tuple[str, ...], about: dict[str, Any]
+) -> list[Table]:
+    """The metrics, and those of each class if there are few enough to read."""
+    table = Table("metrics", trained.name, ["metric", "value"])
+    table.notes.append(f"{about['pictures']:,} pictures of {about['data']} in {about['seconds']:.1f} s")
+    for name, value in metrics.summary().items():
+        table.add(LABELS[name], f"{value:.4f}" if name == "loss" else percent(value))
+    if trained.preprocessing is None and trained.recipe is None:
+        table.notes.append(
+            "How this model's pictures were normalised is not known; the set's own statistics were used."
+        )
+    by_class = metrics.by_class()
+    if len(classes) > 20:
+        return [table]
+    detail = Table("by_class", "by class", ["class", *(LABELS[name] for name in by_class)])
+    for row in zip(classes, *by_class.values(), strict=True):
+        detail.add(row[0], *(None if value != value else percent(value) for value in row[1:]))
+    return [table, detail]
+
+
+def _recipe_for(trained: Trained, dataset: str | None) -> Recipe:
+    """The recipe of the run, or a plain one; another set comes with its own options."""
+    recipe = trained.recipe or Recipe()
+    if dataset is None:
+        if trained.recipe is None:
+            raise ValueError(f"{trained.name} does not say what to measure it on; add --dataset NAME")
+        return recipe
+    if dataset == recipe.data.name:
+        return recipe
+    return replace(recipe, data=DataRecipe(name=dataset, root=recipe.data.root, image_size=recipe.data.image_size))
+
+
+def _notes(trained: Trained, classes: tuple[str, ...]) -> list[str]:
+    """What may make the numbers mean something else than they seem to."""
+    if trained.preprocessing is None:
+        return ["how this model's pictures were normalised is not known; the set's own statistics were used"]
+    known = trained.preprocessing["classes"]
+    if known != list(classes):
+        return [f"the model was trained on the classes {', '.join(known)}, this set has {', '.join(classes)}"]
+    return []
