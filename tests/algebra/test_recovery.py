@@ -239,6 +239,10 @@ ALL = torch.ones(4, 5, 3, dtype=torch.bool)
     ("call", "message"),
     [
         (lambda: svt(A, -1.0), r"threshold of at least 0, got tau=-1.0"),
+        (
+            lambda: svt(A.expand(2, 4, 5, 3), torch.ones(3)),
+            r"tau should be a number, .* batch \(2,\), got shape \(3,\)",
+        ),
         (lambda: svt(A, 1.0, "cosine_kka"), r"orthogonal transform, which .*cosine_kka.* is not; try 'dct'"),
         (lambda: svt(A * torch.nan, 1.0), r"A of shape \(4, 5, 3\) holds NaN"),
         (lambda: svt(A.long(), 1.0), r"A should hold floating-point numbers, got torch.int64"),

@@ -193,6 +193,7 @@ def test_tikhonov_with_one_mu_for_each_of_the_batch():
     A, B = randn(3, 5, 4, 2), randn(3, 5, 1, 2)
     X = tikhonov(A, B, torch.tensor([0.1, 1.0, 10.0]))
     close(X, torch.stack([tikhonov(a, b, mu) for a, b, mu in zip(A, B, (0.1, 1.0, 10.0), strict=True)]), atol=1e-6)
+    close(tikhonov(A[0], B[:2], torch.tensor([0.1, 1.0]))[1], tikhonov(A[0], B[1], 1.0))
 
 
 # --- gradients ---
@@ -241,6 +242,10 @@ A, B = randn(4, 4, 3), randn(4, 2, 3)
         (lambda: lstsq(A, B, right=torch.nan * A), r"right of shape \(4, 4, 3\) holds NaN"),
         (lambda: lstsq(A, B, right=[1]), r"right should be a torch tensor, got list"),
         (lambda: tikhonov(A, B, 0), r"positive mu, got 0; for mu = 0 there is lstsq"),
+        (
+            lambda: tikhonov(A, B, torch.ones(3)),
+            r"mu should be a number, or one for each .* batch \(\), got shape \(3,\)",
+        ),
         (lambda: tikhonov(A, B, float("nan")), r"positive mu, got nan"),
         (lambda: tikhonov(A, B, 1.0, randn(2, 3, 3)), r"columns in L as in A, got shapes \(2, 3, 3\) and \(4, 4, 3\)"),
         (lambda: tikhonov(A, B, 1.0, torch.ones(1, 4, 3).long()), r"L should hold floating-point numbers"),

@@ -21,6 +21,7 @@ from torch import Tensor
 from tcpvit.algebra.checks import check_tensor, matrix_shape
 from tcpvit.algebra.domain import Domain, TransformsArg
 from tcpvit.algebra.report import Report, Solution, check_limits, warn_unless_converged
+from tcpvit.algebra.solvers import one_for_each
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +44,7 @@ def svt(A: Tensor, tau: float | Tensor, transform: TransformsArg = "dct", *, tub
     True
     """
     domain, _ = _orthogonal_domain(A, transform, tube_ndim)
-    threshold = torch.as_tensor(tau, dtype=A.dtype.to_real(), device=A.device)
+    threshold = one_for_each(tau, "tau", A.shape[: -2 - tube_ndim], A)
     if not bool((threshold >= 0).all()):
         raise ValueError(f"svt needs a threshold of at least 0, got tau={tau}")
     return _shrink_singular(domain, A, threshold)

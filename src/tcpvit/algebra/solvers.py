@@ -97,7 +97,8 @@ def tikhonov(
     True
     """
     domain = system_domain(transform, A, B, tube_ndim=tube_ndim)
-    weight = torch.as_tensor(mu, dtype=A.dtype.to_real(), device=A.device)
+    batch = torch.broadcast_shapes(A.shape[: -2 - tube_ndim], B.shape[: -2 - tube_ndim])
+    weight = one_for_each(mu, "mu", batch, A)
     if not bool((weight > 0).all()):
         raise ValueError(f"tikhonov needs a positive mu, got {mu}; for mu = 0 there is lstsq")
     n = matrix_shape(A, tube_ndim)[1]
@@ -128,6 +129,17 @@ def system_domain(transform: TransformsArg, A: Tensor, B: Tensor, *, tube_ndim: 
     return domain
 
 
+def one_for_each(value: float | Tensor, name: str, batch: torch.Size, like: Tensor) -> Tensor:
+    """A number for each tensor of the batch, real, of the precision and on the device of `like`."""
+    given = torch.as_tensor(value, dtype=like.dtype.to_real(), device=like.device)
+    if given.ndim > len(batch) or any(g not in (1, b) for g, b in zip(given.shape[::-1], batch[::-1], strict=False)):
+        raise ValueError(
+            f"{name} should be a number, or one for each tensor of the batch {tuple(batch)}, got shape "
+            f"{tuple(given.shape)}"
+        )
+    return given
+
+
 def same_ndim(*tensors: Tensor) -> list[Tensor]:
     """The tensors with as many batch dimensions each, so that they broadcast in the hat domain too."""
     most = max(A.ndim for A in tensors)
@@ -146,10 +158,9 @@ def _inverse_norm(LU: Tensor, pivots: Tensor) -> Tensor:
 
     One step of the power method for (A Aᴴ)⁻¹. The pivots alone do not tell a singular slice from a regular one.
     """
-    probe = (
-        torch.arange(LU.shape[-1], dtype=torch.float64, device=LU.device).square().cos()
-    )  # no direction in particular
-    x = torch.linalg.lu_solve(LU, pivots, probe.to(LU)[:, None].expand(*LU.shape[:-1], 1))
+    index = torch.arange(LU.shape[-1], dtype=torch.float64, device=LU.device)
+    probe = index.square().cos().to(LU)[:, None]  # in no direction in particular, and the same in every run
+    x = torch.linalg.lu_solve(LU, pivots, probe.expand(*LU.shape[:-1], 1))
     x = x / torch.linalg.matrix_norm(x, keepdim=True)
     return torch.linalg.matrix_norm(torch.linalg.lu_solve(LU, pivots, x, adjoint=True))
 
