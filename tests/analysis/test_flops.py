@@ -9,16 +9,15 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 from vit_configs import CONFIGS
 
-import tcpvit.layers.attention
 from tcpvit.analysis import EncoderShape, Work, count_flops, predict_flops
+from tcpvit.layers.kernels import attention as kernel
 from tcpvit.models import VisionTransformer, create_model, model_config
 
 
 @pytest.fixture
 def unfused(monkeypatch):
     """Without our own attention kernel, so that the counter sees the matrix products one by one."""
-    if kernel := getattr(tcpvit.layers.attention, "kernel", None):
-        monkeypatch.setattr(kernel, "is_fit", lambda *_: False)
+    monkeypatch.setattr(kernel, "is_fit", lambda *_: False)
 
 
 def matrix_products(config, image_size=None) -> dict[str, int]:

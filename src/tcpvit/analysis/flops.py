@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -36,12 +35,9 @@ def count_flops(
     """
     if inputs is None:
         inputs = example_images(model, image_size, batch)
-    # The counter knows no fused attention on a CPU, neither ours nor torch's. Ours it is told of; torch's is left
-    # unfused, as two matrix products, which it counts.
-    ours = (
-        {torch.ops.tcpvit.packed_attention: _packed_attention} if hasattr(torch.ops.tcpvit, "packed_attention") else {}
-    )
-    counter = FlopCounterMode(display=False, custom_mapping=ours)
+    counter = FlopCounterMode(display=False)
+    # The counter knows no fused attention of torch's on a CPU; unfused it is two matrix products, which it counts.
+    # Our own attention operator has told it what it costs.
     with torch.no_grad(), counter, sdpa_kernel(SDPBackend.MATH):
         dry_run(model, inputs)
     component = _component if isinstance(model, VisionTransformer) else _top_level
@@ -49,12 +45,6 @@ def count_flops(
     for path, flops in _own_flops(counter).items():
         counts[component(path)] += flops
     return Count.of({name: n for name, n in counts.items() if n})
-
-
-def _packed_attention(qkv: torch.Size, *_: Any, **__: Any) -> int:
-    """q kᵀ and its product with v, of (C, B, N, 3·d)."""
-    C, B, N, features = qkv
-    return 2 * 2 * C * B * N * N * features // 3
 
 
 def _own_flops(counter: FlopCounterMode) -> dict[str, int]:

@@ -36,7 +36,7 @@ def count_memory(
 ) -> Memory:
     """Memory of a training step on a batch. Nothing is computed, only shapes are followed.
 
-    Activations are the tensors that autograd saves for backward, with the attention kernel torch would choose; a
+    Activations are the tensors that autograd saves for backward, with the attention kernel that would run; a
     storage that several tensors share counts once; weights and inputs are not among them. Buffers count as weights.
 
     >>> memory = count_memory(nn.Sequential(nn.Linear(4, 3), nn.Tanh()), torch.zeros(5, 4))
