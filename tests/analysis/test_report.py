@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from tcpvit.analysis import EncoderShape, analyze_model, report, theory_tables
+from tcpvit.analysis import EncoderShape, analyze_model, report_tables, theory_tables
 from tcpvit.models import create_model
 from tcpvit.tables import render
 
@@ -24,7 +24,7 @@ def rows(tables, name: str) -> dict:
 
 
 def test_the_pair_side_by_side(pair):
-    tables = report(pair)
+    tables = report_tables(pair)
     assert [table.name for table in tables] == ["parameters", "flops", "work", "ratios", "memory"]
     parameters = rows(tables, "parameters")
     assert parameters["total"] == (119_194, 119_194, 43_114, 43_114, 43_114 / 119_194)
@@ -35,48 +35,48 @@ def test_the_pair_side_by_side(pair):
 
 def test_components_add_up_to_the_total(pair):
     for name in ("parameters", "flops"):
-        table = next(table for table in report(pair) if table.name == name)
+        table = next(table for table in report_tables(pair) if table.name == name)
         leaves = [row for row in table.rows if row.level == 1 or not row.strong]
         for column in range(1, 5):
             assert sum(row.cells[column] for row in leaves) == table.rows[-1].cells[column]
 
 
 def test_both_ratios_and_both_conventions_are_printed(pair):
-    text = render(report(pair), "text")
+    text = render(report_tables(pair), "text")
     for ratio in ("0.362×", "0.349×", "0.455×", "0.500×", "0.333×"):
         assert ratio in text
-    ratios = rows(report(pair), "ratios")
+    ratios = rows(report_tables(pair), "ratios")
     assert ratios["parameters, one block"] == (28_272, 9_840, 9_840 / 28_272)
     assert ratios["formula: layer with norms (eq. tcp_total)"][:2] == (27_840, 9_408)
 
 
 def test_three_models_have_their_own_ratios(pair):
     joint = analyze_model("joint", create_model("tcp_vit_cifar", attention="joint"))
-    table = report([*pair, joint])[0]
+    table = report_tables([*pair, joint])[0]
     assert [c for c in table.columns if c.endswith("ratio")] == ["tcp_vit_cifar ratio", "joint ratio"]
-    assert "ratios" not in {t.name for t in report([*pair, joint])}  # two TCP-ViTs: no one pair to speak of
+    assert "ratios" not in {t.name for t in report_tables([*pair, joint])}  # two TCP-ViTs: no one pair to speak of
 
 
 def test_one_model_alone(pair):
-    tables = report(pair[1:])
+    tables = report_tables(pair[1:])
     assert rows(tables, "parameters")["total"] == (43_114, 43_114)
     assert rows(tables, "ratios")["formula: its FLOPs (eq. flops_ratio)"][2] == 640 / 1408
     work = next(table for table in tables if table.name == "work")
     assert list(work.columns) == ["component", "products", "transform", "softmax", "norm", "activation", "total"]
     assert rows(tables, "work")["attention"] == (3_244_800, 0, 1_014_000, 0, 0, 4_258_800)
     assert rows(tables, "work")["total"][-1] == 9_535_392
-    assert [table.name for table in report(pair[:1])] == ["parameters", "flops", "work", "memory"]
+    assert [table.name for table in report_tables(pair[:1])] == ["parameters", "flops", "work", "memory"]
 
 
 def test_a_model_of_somebody_else_has_counts_and_no_predictions(pair):
     model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 16, 4))
     model.pretrained_cfg = {"input_size": (3, 4, 4)}
     foreign = analyze_model("foreign", model, batch=2)
-    tables = report([pair[0], foreign], batch=2)
+    tables = report_tables([pair[0], foreign], batch=2)
     assert rows(tables, "parameters")["1"] == (0, 0, None, 196, None)
     assert rows(tables, "flops")["total"][2:] == (None, 2 * 48 * 4, 2 * 48 * 4 / 17_917_632)
     assert rows(tables, "work")["softmax"][1:] == (None, None)
-    alone = report([foreign])
+    alone = report_tables([foreign])
     assert [table.name for table in alone] == ["parameters", "flops", "memory"]
     assert rows(alone, "memory")["activations saved for backward"] == (0,)  # the images alone
     assert torch.is_grad_enabled()
@@ -85,6 +85,6 @@ def test_a_model_of_somebody_else_has_counts_and_no_predictions(pair):
 def test_the_page_of_the_documentation_shows_these_tables(pair):
     """All but memory, which is the layers' own affair; if this fails, print the tables anew into the page."""
     page = (Path(__file__).parents[2] / "docs" / "analysis.md").read_text(encoding="utf-8")
-    shown = [t for t in report(pair) if t.name != "memory"] + theory_tables(EncoderShape.of(pair[1].config))
+    shown = [t for t in report_tables(pair) if t.name != "memory"] + theory_tables(EncoderShape.of(pair[1].config))
     for table in shown:
         assert render([table], "markdown") in page, table.name

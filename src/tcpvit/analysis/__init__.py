@@ -7,10 +7,11 @@ agree with them to the unit; `EncoderShape` has the paper's own formulas.
 from tcpvit.analysis.count import Count
 from tcpvit.analysis.flops import count_flops
 from tcpvit.analysis.memory import Memory, count_memory
+from tcpvit.analysis.paper_tables import theory_tables
 from tcpvit.analysis.parameters import count_parameters
 from tcpvit.analysis.predict import Work, predict_flops, predict_parameters
-from tcpvit.analysis.report import Analysis, analyze_model, report
-from tcpvit.analysis.theory import EncoderShape, ratio_curves, theory_tables
+from tcpvit.analysis.report import Analysis, analyze_model, report_tables
+from tcpvit.analysis.theory import EncoderShape, ratio_curves
 
 __all__ = [
     "Analysis",
@@ -25,6 +26,6 @@ __all__ = [
     "predict_flops",
     "predict_parameters",
     "ratio_curves",
-    "report",
+    "report_tables",
     "theory_tables",
 ]

@@ -61,7 +61,7 @@ def analyze_model(name: str, model: nn.Module, *, batch: int = 1) -> Analysis:
     )
 
 
-def report(models: Sequence[Analysis], *, batch: int = 1) -> list[Table]:
+def report_tables(models: Sequence[Analysis], *, batch: int = 1) -> list[Table]:
     """The tables of one model, or of several side by side with the ratio of each to the first."""
     work = _work_by_kind(models) if len(models) > 1 else _work_by_component(models[0])
     tables = [_parameters(models), _flops(models), work, _ratios(models), _memory(models, batch)]

@@ -11,7 +11,6 @@ from typing import Literal
 
 from tcpvit.layers.attention import check_heads
 from tcpvit.models.config import ViTConfig
-from tcpvit.tables import Math, Ratio, Table
 
 Kind = Literal["std", "tcp"]
 Convention = Literal["multiply-add", "paper"]
@@ -86,89 +85,6 @@ class EncoderShape:
         return self.layer_flops("tcp", convention) / self.layer_flops("std", convention)
 
 
-def theory_tables(shape: EncoderShape) -> list[Table]:
-    """The paper's Tables mhsa_weights, ffn_weights and param_general and its FLOPs, as symbols and as numbers."""
-    return [_mhsa_weights(shape), _ffn_weights(shape), _param_general(shape), _flops(shape)]
-
-
-def _mhsa_weights(shape: EncoderShape) -> Table:
-    d, d_h, C = shape.d, shape.d // shape.heads, shape.tube
-    table = _weights("mhsa_weights", f"MHSA weights, one of H = {shape.heads} heads ({_values(shape)})")
-    for name in ("Q", "K", "V"):
-        _add_weight(table, f"W_{name},h", ("d", d), ("d_h", d_h), C)
-    _add_weight(table, "W_O", ("d", d), ("d", d), C)
-    return table
-
-
-def _ffn_weights(shape: EncoderShape) -> Table:
-    table = _weights("ffn_weights", f"FFN weights ({_values(shape)})")
-    _add_weight(table, "W_1", ("d", shape.d), ("d_ff", shape.d_ff), shape.tube)
-    _add_weight(table, "W_2", ("d_ff", shape.d_ff), ("d", shape.d), shape.tube)
-    return table
-
-
-def _weights(name: str, title: str) -> Table:
-    return Table(name, title, ["projection", "TCP-ViT tensor", "size", "Std-ViT matrix", "its size", "ratio"])
-
-
-def _add_weight(table: Table, name: str, rows: tuple[str, int], columns: tuple[str, int], C: int) -> None:
-    (m, m_value), (n, n_value) = rows, columns
-    tensor, matrix = f"{m}×{n}×C", f"{m}·C×{n}·C"
-    sizes = f"{m_value}×{n_value}×{C}", f"{m_value * C}×{n_value * C}"
-    table.add(Math(name), Math(tensor), Math(sizes[0]), Math(matrix), Math(sizes[1]), Ratio(1 / C))
-
-
-def _param_general(shape: EncoderShape) -> Table:
-    tcp, std, norms = shape.map_weights("tcp"), shape.map_weights("std"), 4 * shape.d * shape.tube
-    columns = ["component", "TCP-ViT", "parameters", "Std-ViT", "its parameters", "ratio"]
-    table = Table("param_general", f"Parameters of a layer ({_values(shape)})", columns)
-
-    def add(name: str, formula: str, maps: str, *, norm: bool = False, level: int = 0) -> None:
-        more = Math(formula + "·C" + "+4·d·C" * norm), Math(formula + "·C²" + "+4·d·C" * norm)
-        counts = [sum(weights[m] for m in maps) + norms * norm for weights in (tcp, std)]
-        table.add(
-            Math(name) if level else name,
-            more[0],
-            counts[0],
-            more[1],
-            counts[1],
-            Ratio.of(*counts),
-            level=level,
-            strong=level == 0,
-        )
-
-    for name in "QKVO":
-        add(f"W_{name}", "d²", name, level=1)
-    add("MHSA", "4·d²", "QKVO")
-    add("W_1", "r·d²", "1", level=1)
-    add("W_2", "r·d²", "2", level=1)
-    add("FFN", "2r·d²", "12")
-    table.add("two norms", Math("4·d·C"), norms, Math("4·d·C"), norms, Ratio(1))
-    add("layer", "(4+2r)·d²", "QKVO12", norm=True)
-    totals = [shape.depth * shape.layer_parameters(kind) for kind in reversed(KINDS)]
-    table.add(f"L = {shape.depth} layers", None, totals[0], None, totals[1], Ratio.of(*totals), strong=True)
-    table.notes.append("Weights and norms as in the paper; biases come on top in the models.")
-    return table
-
-
-def _flops(shape: EncoderShape) -> Table:
-    columns = ["convention", "F(N, d)", "TCP-ViT", "Std-ViT", "ratio"]
-    table = Table("flops_ratio", f"FLOPs of a layer ({_values(shape)}, N = {shape.tokens})", columns)
-    formulas: dict[Convention, str] = {"multiply-add": "(8+4r)·d²·N+4·N²·d", "paper": "(8+2r)·d²·N+4·N²·d"}
-    for convention, formula in formulas.items():
-        counts = [shape.layer_flops("tcp", convention), shape.layer_flops("std", convention)]
-        table.add(convention, Math(formula), *counts, Ratio.of(*counts))
-    table.notes += [
-        "TCP-ViT: C·F(N, d), Std-ViT: F(N, d·C), without the transforms; N patches, no class token.",
-        "The ratio goes to 1/C for wide slices and to 1 for many tokens.",
-    ]
-    return table
-
-
-def _values(shape: EncoderShape) -> str:
-    return f"d = {shape.d}, C = {shape.tube}, r = {shape.mlp_ratio:g}"
-
-
 def ratio_curves(shape: EncoderShape) -> dict[str, dict[str, list[float]]]:
     """Ratios TCP / Std against C, d and N, the other two as in `shape`: what `figures.ratios` draws.
 
@@ -179,7 +95,7 @@ def ratio_curves(shape: EncoderShape) -> dict[str, dict[str, list[float]]]:
     shape = replace(shape, heads=1)  # the ratios do not depend on it, and every d has one head
     grids = {
         "C": [replace(shape, tube=C) for C in _spread(1, max(256, shape.tube))],
-        "d": [replace(shape, d=d) for d in _spread(min(4, shape.d), max(1024, shape.d))],
+        "d": [replace(shape, d=d) for d in _spread(min(4, shape.d), max(1024, shape.d)) if int(shape.mlp_ratio * d)],
         "N": [replace(shape, tokens=N) for N in _spread(min(16, shape.tokens), max(16384, shape.tokens))],
     }
     symbols = {"C": "tube", "d": "d", "N": "tokens"}

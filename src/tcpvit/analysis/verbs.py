@@ -8,10 +8,11 @@ from typing import Any
 
 from tcpvit.algebra.checks import nearest
 from tcpvit.analysis.options import parse_options
+from tcpvit.analysis.paper_tables import theory_tables
 from tcpvit.analysis.parameters import count_parameters
 from tcpvit.analysis.predict import predict_parameters
-from tcpvit.analysis.report import analyze_model, report
-from tcpvit.analysis.theory import EncoderShape, ratio_curves, theory_tables
+from tcpvit.analysis.report import analyze_model, report_tables
+from tcpvit.analysis.theory import EncoderShape, ratio_curves
 from tcpvit.models.config import ViTConfig
 from tcpvit.models.registry import create_model, list_models, model_config
 from tcpvit.tables import Ratio, Table, show
@@ -85,7 +86,7 @@ def analyze(
         tables = theory_tables(shape)
     else:
         models = [analyze_model(name, create_model(name, **options), batch=batch) for name, options in chosen]
-        tables = report(models, batch=batch)
+        tables = report_tables(models, batch=batch)
     show(tables, json=json, markdown=markdown, latex=latex)
     if figure:
         _draw(shape, figure)
