@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
 from tcpvit.layers.attention import softmax_maps, split_heads
-from tcpvit.layers.kernels.attention import MAX_WIDTH, is_built, is_fit, packed_attention
+from tcpvit.layers.kernels.attention import WORTH_WIDTH, is_built, is_fit, packed_attention
 from tcpvit.timing import using_threads
 
 pytestmark = pytest.mark.skipif(not is_built(), reason="no compiler here: the kernel is not built")
@@ -47,7 +47,7 @@ def test_equals_the_slow_way(size, joint, threads):
         torch.testing.assert_close(ours, theirs, atol=1e-12, rtol=1e-12)
 
 
-@pytest.mark.parametrize("D", range(1, MAX_WIDTH + 1))
+@pytest.mark.parametrize("D", [*range(1, 34), 48, 64])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 3e-6), (torch.bfloat16, 3e-2)])
 def test_every_head_size_in_low_precision(D, dtype, tolerance):
     qkv, grad = torch.randn(2, 2, 65, 3 * 2 * D).to(dtype), torch.randn(2, 2, 65, 2 * D).to(dtype)
@@ -91,8 +91,8 @@ def test_flops_are_those_of_the_two_products():
 
 
 def test_wide_heads_and_other_devices_are_left_to_torch():
-    assert is_fit(torch.zeros(3, 1, 5, 3 * MAX_WIDTH), 1, joint=False)
-    assert not is_fit(torch.zeros(3, 1, 5, 3 * (MAX_WIDTH + 1)), 1, joint=False)
-    assert not is_fit(torch.zeros(3, 1, 5, 3 * MAX_WIDTH), 1, joint=True)
+    assert is_fit(torch.zeros(3, 1, 5, 3 * WORTH_WIDTH), 1, joint=False)
+    assert not is_fit(torch.zeros(3, 1, 5, 3 * (WORTH_WIDTH + 1)), 1, joint=False)
+    assert not is_fit(torch.zeros(3, 1, 5, 3 * WORTH_WIDTH), 1, joint=True)
     assert not is_fit(torch.zeros(3, 1, 5, 12, dtype=torch.float16), 1, joint=False)
     assert not is_fit(torch.zeros(3, 1, 5, 12, device="meta"), 1, joint=False)

@@ -1,8 +1,9 @@
 // Attention with small heads, forward and backward, straight from the packed qkv and into the merged output.
 //
-// torch's kernels are made for heads of 64 and more; a TCP-ViT has heads of 4 to 32. Here one (group, head) is a unit
-// of work: its keys and values are transposed once into rows over the tokens, so that every loop runs over tokens in
-// full vectors. Four queries go together, so that each vector of keys is loaded once for four of them.
+// torch's kernels are made for heads of 64 and more; a TCP-ViT has heads of 4 to 16. Here one (group, head) is a unit
+// of work. Forward, a vector holds one number each of as many queries, and keys and values are broadcast one by one: no
+// sum crosses the lanes of a vector. Backward, vectors run over the keys, and four queries go together so that what is
+// loaded is used four times.
 //
 // qkv  [group][part] (N, 3, H, D)     a head is made of `parts` pieces of D numbers: 1 for slice attention, C for joint
 // out  [group][part] (N, H, D)
@@ -20,7 +21,8 @@
 
 namespace {
 
-constexpr int64_t QUERIES = 4;  // rows of scores that are computed together
+constexpr int64_t QUERIES = 4;     // rows of scores that the backward pass computes together
+constexpr int64_t MAX_WIDTH = 64;  // of a head
 
 struct Shape {
   int64_t groups, parts, tokens, heads, size;  // a head has parts · size numbers
@@ -44,11 +46,6 @@ inline Vec<double> exponential(Vec<double> x) { return x.exp(); }
 template <typename A>
 A sum(Vec<A> x) {
   return at::vec::vec_reduce_all<A>([](const Vec<A>& a, const Vec<A>& b) { return a + b; }, x);
-}
-
-template <typename A>
-A largest(Vec<A> x) {
-  return at::vec::vec_reduce_all<A>([](const Vec<A>& a, const Vec<A>& b) { return at::vec::maximum(a, b); }, x);
 }
 
 // The working memory of a thread: rows over tokens, padded to full vectors.
@@ -80,21 +77,62 @@ void scatter(Rows<A>& rows, T* packed, const Shape& s, int64_t g, int64_t h, int
     }
 }
 
-// scores[r][j] = Σ_e queries[e][i+r] · keys[e][j] · scale, for the rows i … i+QUERIES−1 (rows beyond the last repeat it).
+// products[r][j] = Σ_e left[e][i+r] · right[e][j], for four rows from i on (those beyond the last token repeat it).
 template <typename A>
-void score(Rows<A>& scores, Rows<A>& queries, Rows<A>& keys, const Shape& s, int64_t i) {
+void multiply(Rows<A>& products, Rows<A>& left, Rows<A>& right, const Shape& s, int64_t i) {
   constexpr int64_t W = Vec<A>::size();
-  const A scale = static_cast<A>(s.scale);
-  int64_t row[QUERIES];
-  for (int64_t r = 0; r < QUERIES; ++r) row[r] = std::min(i + r, s.tokens - 1);
-  for (int64_t j = 0; j < keys.step; j += W) {
+  const int64_t last = s.tokens - 1;
+  const int64_t row[QUERIES] = {i, std::min(i + 1, last), std::min(i + 2, last), std::min(i + 3, last)};
+  for (int64_t j = 0; j < right.step; j += W) {
     Vec<A> total[QUERIES] = {Vec<A>(0), Vec<A>(0), Vec<A>(0), Vec<A>(0)};
     for (int64_t e = 0; e < s.width(); ++e) {
-      const Vec<A> key = Vec<A>::loadu(keys[e] + j);
-      const A* query = queries[e];
-      for (int64_t r = 0; r < QUERIES; ++r) total[r] = at::vec::fmadd(Vec<A>(query[row[r]]), key, total[r]);
+      const Vec<A> other = Vec<A>::loadu(right[e] + j);
+      const A* one = left[e];
+      for (int64_t r = 0; r < QUERIES; ++r) total[r] = at::vec::fmadd(Vec<A>(one[row[r]]), other, total[r]);
     }
-    for (int64_t r = 0; r < QUERIES; ++r) (total[r] * Vec<A>(scale)).store(scores[r] + j);
+    for (int64_t r = 0; r < QUERIES; ++r) total[r].store(products[r] + j);
+  }
+}
+
+// The numbers of a head, token by token: packed[n * width + e].
+template <typename T, typename A>
+void pack(A* packed, const T* from, const Shape& s, int64_t g, int64_t h, int64_t which, int64_t many) {
+  for (int64_t n = 0; n < s.tokens; ++n)
+    for (int64_t p = 0; p < s.parts; ++p) {
+      const T* piece = from + s.at(g, p, n, many) + which * s.row() + h * s.size;
+      for (int64_t e = 0; e < s.size; ++e) *packed++ = static_cast<A>(piece[e]);
+    }
+}
+
+// One (group, head): a vector holds one number each of as many queries, so no sum ever crosses its lanes.
+// WIDTH is the width of the head if it is known when this is compiled, else 0.
+template <int WIDTH, typename A>
+void forward_head(Rows<A>& queries, const A* keys, const A* values, Rows<A>& result, A* scores, A* lse, const Shape& s) {
+  constexpr int64_t W = Vec<A>::size();
+  constexpr int64_t HELD = WIDTH ? WIDTH : MAX_WIDTH;
+  const int64_t width = WIDTH ? WIDTH : s.width();
+  const Vec<A> scale(static_cast<A>(s.scale));
+  for (int64_t i = 0; i < s.tokens; i += W) {
+    Vec<A> query[HELD], total[HELD];
+    for (int64_t e = 0; e < width; ++e) query[e] = Vec<A>::loadu(queries[e] + i) * scale;
+    Vec<A> top(-std::numeric_limits<A>::infinity());
+    for (int64_t j = 0; j < s.tokens; ++j) {
+      const A* key = keys + j * width;
+      Vec<A> score = query[0] * Vec<A>(key[0]);
+      for (int64_t e = 1; e < width; ++e) score = at::vec::fmadd(query[e], Vec<A>(key[e]), score);
+      score.store(scores + j * W);
+      top = at::vec::maximum(top, score);
+    }
+    Vec<A> all(0);
+    for (int64_t e = 0; e < width; ++e) total[e] = Vec<A>(0);
+    for (int64_t j = 0; j < s.tokens; ++j) {
+      const A* value = values + j * width;
+      const Vec<A> weight = exponential(Vec<A>::loadu(scores + j * W) - top);
+      all = all + weight;
+      for (int64_t e = 0; e < width; ++e) total[e] = at::vec::fmadd(weight, Vec<A>(value[e]), total[e]);
+    }
+    for (int64_t e = 0; e < width; ++e) (total[e] / all).store(result[e] + i);
+    (top + all.log()).store(lse + i);
   }
 }
 
@@ -104,47 +142,79 @@ void forward(const T* qkv, T* out, A* lse, const Shape& s, int threads) {
   const int64_t step = (s.tokens + W - 1) / W * W;
 #pragma omp parallel num_threads(threads)
   {
-    Rows<A> queries(s.width(), step), keys(s.width(), step), values(s.width(), step), result(s.width(), step);
-    Rows<A> weights(QUERIES, step);
+    Rows<A> queries(s.width(), step), result(s.width(), step), scores(s.tokens, W), row(1, step);
+    Rows<A> keys(s.tokens, s.width()), values(s.tokens, s.width());
 #pragma omp for schedule(static)
     for (int64_t unit = 0; unit < s.groups * s.heads; ++unit) {
       const int64_t g = unit / s.heads, h = unit % s.heads;
       gather(queries, qkv, s, g, h, 0, 3);
-      gather(keys, qkv, s, g, h, 1, 3);
-      gather(values, qkv, s, g, h, 2, 3);
-      for (int64_t i = 0; i < s.tokens; i += QUERIES) {
-        score(weights, queries, keys, s, i);
-        const int64_t rows = std::min(QUERIES, s.tokens - i);
-        A normaliser[QUERIES];
-        for (int64_t r = 0; r < rows; ++r) {
-          A* weight = weights[r];
-          std::fill(weight + s.tokens, weight + step, -std::numeric_limits<A>::infinity());
-          Vec<A> most = Vec<A>::loadu(weight);
-          for (int64_t j = W; j < step; j += W) most = at::vec::maximum(most, Vec<A>::loadu(weight + j));
-          const A top = largest(most);
-          Vec<A> total(0);
-          for (int64_t j = 0; j < step; j += W) {
-            const Vec<A> w = exponential(Vec<A>::loadu(weight + j) - Vec<A>(top));
-            w.store(weight + j);
-            total = total + w;
-          }
-          const A all = sum(total);
-          normaliser[r] = A(1) / all;
-          lse[unit * s.tokens + i + r] = top + std::log(all);
-        }
-        for (int64_t e = 0; e < s.width(); ++e) {
-          Vec<A> total[QUERIES] = {Vec<A>(0), Vec<A>(0), Vec<A>(0), Vec<A>(0)};
-          const A* value = values[e];
-          for (int64_t j = 0; j < step; j += W) {
-            const Vec<A> v = Vec<A>::loadu(value + j);
-            for (int64_t r = 0; r < QUERIES; ++r) total[r] = at::vec::fmadd(Vec<A>::loadu(weights[r] + j), v, total[r]);
-          }
-          for (int64_t r = 0; r < rows; ++r) result[e][i + r] = sum(total[r]) * normaliser[r];
-        }
-      }
+      pack(keys[0], qkv, s, g, h, 1, 3);
+      pack(values[0], qkv, s, g, h, 2, 3);
+      auto head = s.width() == 4    ? forward_head<4, A>
+                  : s.width() == 5  ? forward_head<5, A>
+                  : s.width() == 8  ? forward_head<8, A>
+                  : s.width() == 12 ? forward_head<12, A>
+                  : s.width() == 16 ? forward_head<16, A>
+                  : s.width() == 32 ? forward_head<32, A>
+                                    : forward_head<0, A>;
+      head(queries, keys[0], values[0], result, scores[0], row[0], s);
+      std::copy(row[0], row[0] + s.tokens, lse + unit * s.tokens);
       scatter(result, out, s, g, h, 0, 1);
     }
   }
+}
+
+// From scores and the gradient of the weights to weights and the gradient of the scores, for query i; padding gives 0.
+template <typename A>
+void differentiate(A* weights, A* d_scores, A lse, A dot, const Shape& s, int64_t step) {
+  constexpr int64_t W = Vec<A>::size();
+  const Vec<A> scale(static_cast<A>(s.scale)), shift(lse), mean(dot);
+  for (int64_t j = 0; j < step; j += W) {
+    const Vec<A> weight = exponential(at::vec::fmadd(Vec<A>::loadu(weights + j), scale, Vec<A>(0) - shift));
+    weight.store(weights + j);
+    (weight * (Vec<A>::loadu(d_scores + j) - mean) * scale).store(d_scores + j);
+  }
+  std::fill(weights + s.tokens, weights + step, A(0));
+  std::fill(d_scores + s.tokens, d_scores + step, A(0));
+}
+
+// Adds what four queries from i on give to the gradients of keys and values, and writes those of the queries.
+// PAIR numbers of the head go together, so that weights and scores are loaded once for both.
+template <int PAIR, typename A>
+void accumulate(
+    Rows<A>& queries, Rows<A>& keys, Rows<A>& grads, Rows<A>& weights, Rows<A>& d_scores, Rows<A>& d_queries,
+    Rows<A>& d_keys, Rows<A>& d_values, const Shape& s, int64_t i, int64_t e) {
+  constexpr int64_t W = Vec<A>::size();
+  Vec<A> query[PAIR][QUERIES], grad[PAIR][QUERIES], d_query[PAIR][QUERIES];
+  for (int p = 0; p < PAIR; ++p)
+    for (int64_t r = 0; r < QUERIES; ++r) {
+      const int64_t row = std::min(i + r, s.tokens - 1);
+      query[p][r] = Vec<A>(queries[e + p][row]);
+      grad[p][r] = Vec<A>(grads[e + p][row]);
+      d_query[p][r] = Vec<A>(0);
+    }
+  for (int64_t j = 0; j < keys.step; j += W) {
+    Vec<A> key[PAIR], d_key[PAIR], d_value[PAIR];
+    for (int p = 0; p < PAIR; ++p) {
+      key[p] = Vec<A>::loadu(keys[e + p] + j);
+      d_key[p] = Vec<A>::loadu(d_keys[e + p] + j);
+      d_value[p] = Vec<A>::loadu(d_values[e + p] + j);
+    }
+    for (int64_t r = 0; r < QUERIES; ++r) {
+      const Vec<A> d_score = Vec<A>::loadu(d_scores[r] + j), weight = Vec<A>::loadu(weights[r] + j);
+      for (int p = 0; p < PAIR; ++p) {
+        d_query[p][r] = at::vec::fmadd(d_score, key[p], d_query[p][r]);
+        d_key[p] = at::vec::fmadd(d_score, query[p][r], d_key[p]);
+        d_value[p] = at::vec::fmadd(weight, grad[p][r], d_value[p]);
+      }
+    }
+    for (int p = 0; p < PAIR; ++p) {
+      d_key[p].store(d_keys[e + p] + j);
+      d_value[p].store(d_values[e + p] + j);
+    }
+  }
+  for (int p = 0; p < PAIR; ++p)
+    for (int64_t r = 0; r < std::min(QUERIES, s.tokens - i); ++r) d_queries[e + p][i + r] = sum(d_query[p][r]);
 }
 
 template <typename T, typename A>
@@ -168,52 +238,23 @@ void backward(const T* grad_out, const T* qkv, const T* out, const A* lse, T* gr
       d_keys.zero();
       d_values.zero();
       for (int64_t i = 0; i < s.tokens; i += QUERIES) {
-        const int64_t rows = std::min(QUERIES, s.tokens - i);
-        score(weights, queries, keys, s, i);
+        multiply(weights, queries, keys, s, i);
+        multiply(d_scores, grads, values, s, i);
         for (int64_t r = 0; r < QUERIES; ++r) {
-          A* weight = weights[r];
-          A* d_score = d_scores[r];
-          if (r >= rows) {  // a row beyond the last adds nothing
-            std::fill(weight, weight + step, A(0));
-            std::fill(d_score, d_score + step, A(0));
+          if (i + r >= s.tokens) {  // a row beyond the last adds nothing
+            std::fill(weights[r], weights[r] + step, A(0));
+            std::fill(d_scores[r], d_scores[r] + step, A(0));
             continue;
           }
-          const Vec<A> shift(lse[unit * s.tokens + i + r]);
-          std::fill(weight + s.tokens, weight + step, -std::numeric_limits<A>::infinity());
           A dot = 0;  // Σ_j P_ij dP_ij = Σ_e dO_ie O_ie
           for (int64_t e = 0; e < s.width(); ++e) dot += grads[e][i + r] * outputs[e][i + r];
-          for (int64_t j = 0; j < step; j += W) {
-            const Vec<A> w = exponential(Vec<A>::loadu(weight + j) - shift);
-            w.store(weight + j);
-            Vec<A> d_weight(0);
-            for (int64_t e = 0; e < s.width(); ++e)
-              d_weight = at::vec::fmadd(Vec<A>(grads[e][i + r]), Vec<A>::loadu(values[e] + j), d_weight);
-            (w * (d_weight - Vec<A>(dot)) * Vec<A>(static_cast<A>(s.scale))).store(d_score + j);
-          }
+          differentiate(weights[r], d_scores[r], lse[unit * s.tokens + i + r], dot, s, step);
         }
-        for (int64_t e = 0; e < s.width(); ++e) {
-          Vec<A> d_query[QUERIES] = {Vec<A>(0), Vec<A>(0), Vec<A>(0), Vec<A>(0)};
-          Vec<A> query[QUERIES], grad[QUERIES];
-          for (int64_t r = 0; r < QUERIES; ++r) {
-            const int64_t row = std::min(i + r, s.tokens - 1);
-            query[r] = Vec<A>(queries[e][row]);
-            grad[r] = Vec<A>(grads[e][row]);
-          }
-          A *key = keys[e], *d_key = d_keys[e], *d_value = d_values[e];
-          for (int64_t j = 0; j < step; j += W) {
-            const Vec<A> k = Vec<A>::loadu(key + j);
-            Vec<A> dk = Vec<A>::loadu(d_key + j), dv = Vec<A>::loadu(d_value + j);
-            for (int64_t r = 0; r < QUERIES; ++r) {
-              const Vec<A> ds = Vec<A>::loadu(d_scores[r] + j);
-              d_query[r] = at::vec::fmadd(ds, k, d_query[r]);
-              dk = at::vec::fmadd(ds, query[r], dk);
-              dv = at::vec::fmadd(Vec<A>::loadu(weights[r] + j), grad[r], dv);
-            }
-            dk.store(d_key + j);
-            dv.store(d_value + j);
-          }
-          for (int64_t r = 0; r < rows; ++r) d_queries[e][i + r] = sum(d_query[r]);
-        }
+        int64_t e = 0;
+        for (; e + 1 < s.width(); e += 2)
+          accumulate<2>(queries, keys, grads, weights, d_scores, d_queries, d_keys, d_values, s, i, e);
+        if (e < s.width())
+          accumulate<1>(queries, keys, grads, weights, d_scores, d_queries, d_keys, d_values, s, i, e);
       }
       scatter(d_queries, grad_qkv, s, g, h, 0, 3);
       scatter(d_keys, grad_qkv, s, g, h, 1, 3);
