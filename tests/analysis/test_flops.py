@@ -9,7 +9,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 from vit_configs import CONFIGS
 
-from tcpvit.analysis import EncoderShape, Work, count_flops, predict_flops
+from tcpvit.analysis import EncoderShape, Work, count_flops, count_parameters, predict_flops
+from tcpvit.compat import repair_torchvision
 from tcpvit.layers.kernels import attention as kernel
 from tcpvit.models import VisionTransformer, create_model, model_config
 
@@ -152,3 +153,13 @@ def test_counting_leaves_the_model_alone():
     count_flops(model)
     assert {name: id(p) for name, p in model.named_parameters()} == weights
     assert torch.equal(model(images), before)
+
+
+def test_the_vit_of_torchvision_costs_what_std_vit_does():
+    repair_torchvision()
+    transformer = pytest.importorskip("torchvision").models.VisionTransformer
+    theirs = transformer(32, 4, num_layers=4, num_heads=4, hidden_dim=48, mlp_dim=192, num_classes=10)
+    ours = create_model("std_vit_cifar")
+    assert count_parameters(theirs) == count_parameters(ours) == 119_194
+    for model in (theirs.eval(), theirs.train()):
+        assert count_flops(model, torch.zeros(1, 3, 32, 32)) == count_flops(ours) == 17_917_632
