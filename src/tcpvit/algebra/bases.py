@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from tcpvit.algebra.checks import nearest
+from tcpvit.algebra.constants import kept
 
 
 def dct_matrix(tube: int) -> Tensor:
@@ -82,16 +84,50 @@ def hadamard_matrix(tube: int) -> Tensor:
     tensor([[ 0.7071,  0.7071],
             [ 0.7071, -0.7071]], dtype=torch.float64)
     """
-    if tube < 1 or tube & (tube - 1):
+    check_power_of_two(tube)
+    h = torch.ones(1, 1, dtype=torch.float64)
+    while h.shape[0] < tube:
+        h = torch.cat([torch.cat([h, h], 1), torch.cat([h, -h], 1)], 0)
+    return h / math.sqrt(tube)
+
+
+def identity_matrix(tube: int) -> Tensor:
+    """I, float64.
+
+    >>> identity_matrix(2)
+    tensor([[1., 0.],
+            [0., 1.]], dtype=torch.float64)
+    """
+    return torch.eye(tube, dtype=torch.float64)
+
+
+def is_power_of_two(tube: int) -> bool:
+    """1, 2, 4, 8, …
+
+    >>> is_power_of_two(8), is_power_of_two(12)
+    (True, False)
+    """
+    return tube > 0 and tube & (tube - 1) == 0
+
+
+def check_power_of_two(tube: int) -> None:
+    """What `hadamard` asks of a tube."""
+    if not is_power_of_two(tube):
         below = 1 << (max(tube, 1).bit_length() - 1)
         raise ValueError(
             f"hadamard needs a tube whose length is a power of two, got {tube}; take {below} or {2 * below}, "
             "or another transform such as 'dct' or 'haar'"
         )
-    h = torch.ones(1, 1, dtype=torch.float64)
-    while h.shape[0] < tube:
-        h = torch.cat([torch.cat([h, h], 1), torch.cat([h, -h], 1)], 0)
-    return h / math.sqrt(tube)
+
+
+def dft_matrix(tube: int) -> Tensor:
+    """The unnormalised DFT, complex128.
+
+    >>> dft_matrix(2).real
+    tensor([[ 1.,  1.],
+            [ 1., -1.]], dtype=torch.float64)
+    """
+    return torch.fft.fft(torch.eye(tube, dtype=torch.complex128))
 
 
 def wavelet_matrix(tube: int, wavelet: str) -> Tensor:
@@ -108,12 +144,11 @@ def wavelet_matrix(tube: int, wavelet: str) -> Tensor:
         raise ValueError(f"PyWavelets has no wavelet {wavelet!r}{nearest(wavelet, pywt.wavelist(kind='discrete'))}")
     if tube % 2:
         raise ValueError(f"a periodic wavelet basis needs an even tube, got {tube}; take 'haar' or 'dct' for odd ones")
-    level = (tube & -tube).bit_length() - 1  # how often the tube can be halved
-    columns = [
-        torch.cat([torch.from_numpy(band) for band in pywt.wavedec(e, wavelet, mode="periodization", level=level)])
-        for e in torch.eye(tube, dtype=torch.float64).numpy()
-    ]
-    matrix = torch.stack(columns, dim=1)
+    means, contrasts = torch.eye(tube, dtype=torch.float64).numpy(), []
+    while len(means) % 2 == 0:  # level by level: pywt.wavedec warns of wavelets longer than the tube, which wrap around
+        means, contrast = pywt.dwt(means, wavelet, mode="periodization", axis=0)
+        contrasts.append(contrast)
+    matrix = torch.cat([torch.from_numpy(band) for band in (means, *reversed(contrasts))])
     if unitary_scale(matrix) is None:
         raise ValueError(
             f"the wavelet {wavelet!r} is not orthonormal at tube length {tube}; try 'wavelet:db2' or 'haar'"
@@ -138,3 +173,20 @@ def unitary_scale(matrix: Tensor) -> float | None:
 def _quarter_turns(numerator: Tensor, tube: int) -> Tensor:
     """The angle π/2·numerator/tube, reduced to one turn while it is an integer: rounding would cost digits later."""
     return math.pi * (numerator % (4 * tube)).double() / (2 * tube)
+
+
+MATRICES: dict[str, Callable[[int], Tensor]] = {
+    "dct": dct_matrix,
+    "dst": dst_matrix,
+    "cosine_kka": cosine_kka_matrix,
+    "haar": haar_matrix,
+    "hadamard": hadamard_matrix,
+    "identity": identity_matrix,
+    "dft": dft_matrix,
+}
+
+
+@kept
+def named_matrix(name: str, tube: int) -> Tensor:
+    """The matrix of that name in MATRICES, made once."""
+    return MATRICES[name](tube)

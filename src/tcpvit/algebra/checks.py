@@ -55,6 +55,8 @@ def check_same_tube(A: Tensor, B: Tensor, name: str = "B", *, tube_ndim: int = 1
 def check_batches(A: Tensor, B: Tensor, name: str = "B", *, tube_ndim: int = 1) -> None:
     """The batch dimensions of both tensors broadcast."""
     batch_a, batch_b = A.shape[: A.ndim - tube_ndim - 2], B.shape[: B.ndim - tube_ndim - 2]
+    if batch_a == batch_b:
+        return
     try:
         torch.broadcast_shapes(batch_a, batch_b)
     except RuntimeError:

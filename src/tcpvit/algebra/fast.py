@@ -1,4 +1,8 @@
-"""O(C log C) algorithms for long tubes, along the last dimension."""
+"""Fast algorithms for long tubes. Tubes as rows in, slices as rows out, (n, C) -> (C, n); the inverses go back.
+
+The cosine and sine transforms are two permutations around an FFT, Walsh–Hadamard is a chain of products with small
+matrices, Haar a pyramid of sums and differences: autograd needs no help with any of it.
+"""
 
 from __future__ import annotations
 
@@ -7,83 +11,156 @@ import math
 import torch
 from torch import Tensor
 
-
-def _half_turn(tube: int, x: Tensor) -> Tensor:
-    """exp(-iπk/2C) for k = 0 … ⌊C/2⌋, in the precision of x."""
-    angle = torch.arange(tube // 2 + 1, dtype=torch.float64, device=x.device) * (-math.pi / (2 * tube))
-    return torch.polar(torch.ones_like(angle), angle).to(torch.promote_types(x.dtype, torch.complex64))
+from tcpvit.algebra.bases import hadamard_matrix
+from tcpvit.algebra.constants import kept
 
 
 def fast_dct(x: Tensor) -> Tensor:
-    """Orthonormal DCT-II along the last dimension by one real FFT of the same length (Makhoul's reordering).
+    """Orthonormal DCT-II by one real FFT of the same length (Makhoul 1980): (n, C) -> (C, n).
 
-    >>> torch.allclose(fast_dct(torch.ones(4)), torch.tensor([2.0, 0.0, 0.0, 0.0]), atol=1e-6)
-    True
+    >>> fast_dct(torch.ones(1, 4)).mT.round(decimals=5)
+    tensor([[2., 0., 0., 0.]])
     """
-    tube = x.shape[-1]
-    reordered = torch.cat([x[..., ::2], x[..., 1::2].flip(-1)], dim=-1)  # even entries up, odd entries down
-    z = torch.fft.rfft(reordered) * _half_turn(tube, x)
-    y = torch.cat([z.real, -z.imag[..., 1 : (tube + 1) // 2].flip(-1)], dim=-1) * math.sqrt(2 / tube)
-    return y * _first_entry(y, math.sqrt(0.5))
+    order, turn, places = _dct_plan(x.shape[1], x.dtype, x.device)
+    z = torch.fft.rfft(x.contiguous().index_select(1, order)) * turn  # y_k + i y_{C-k} for k = 0 … ⌊C/2⌋
+    return torch.view_as_real(z).flatten(1).mT.contiguous().index_select(0, places)
 
 
 def fast_idct(x_hat: Tensor) -> Tensor:
-    """The inverse of `fast_dct`.
+    """The inverse of `fast_dct`: (C, n) -> (n, C).
 
-    >>> torch.allclose(fast_idct(torch.tensor([2.0, 0.0, 0.0, 0.0])), torch.ones(4), atol=1e-6)
-    True
+    >>> fast_idct(torch.tensor([[2.0, 0.0, 0.0, 0.0]]).mT)
+    tensor([[1., 1., 1., 1.]])
     """
-    tube = x_hat.shape[-1]
-    y = x_hat * (math.sqrt(tube / 2) * _first_entry(x_hat, math.sqrt(2)))
-    mirrored = torch.cat([torch.zeros_like(y[..., :1]), y[..., 1:].flip(-1)], dim=-1)  # y[C-k]
-    upto = tube // 2 + 1
-    z = torch.complex(y[..., :upto], -mirrored[..., :upto]) * _half_turn(tube, y).conj()
-    reordered = torch.fft.irfft(z, n=tube)
-    x = torch.empty_like(reordered)
-    x[..., ::2], x[..., 1::2] = reordered[..., : (tube + 1) // 2], reordered[..., (tube + 1) // 2 :].flip(-1)
-    return x
+    order, turn, pairs = _idct_plan(x_hat.shape[0], x_hat.dtype, x_hat.device)
+    z = torch.view_as_complex(x_hat.index_select(0, pairs).mT.contiguous().unflatten(1, (-1, 2))) * turn
+    return torch.fft.irfft(z, n=x_hat.shape[0]).index_select(1, order)
 
 
 def fast_dst(x: Tensor) -> Tensor:
-    """Orthonormal DST-II along the last dimension: a DCT of the sign-alternated tube, read backwards.
+    """Orthonormal DST-II, a DCT of the sign-alternated tube read backwards: (n, C) -> (C, n).
 
     >>> torch.allclose(fast_dst(torch.eye(5)) @ fast_dst(torch.eye(5)).mT, torch.eye(5), atol=1e-6)
     True
     """
-    return fast_dct(x * _alternating(x)).flip(-1)
+    return fast_dct(x * _alternating(x.shape[1], x)).flip(0)
 
 
 def fast_idst(x_hat: Tensor) -> Tensor:
-    """The inverse of `fast_dst`.
+    """The inverse of `fast_dst`: (C, n) -> (n, C).
 
-    >>> torch.allclose(fast_idst(fast_dst(torch.ones(5))), torch.ones(5), atol=1e-6)
+    >>> torch.allclose(fast_idst(fast_dst(torch.eye(5))), torch.eye(5), atol=1e-6)
     True
     """
-    x = fast_idct(x_hat.flip(-1))
-    return x * _alternating(x)
+    return fast_idct(x_hat.flip(0)) * _alternating(x_hat.shape[0], x_hat)
 
 
 def fast_hadamard(x: Tensor) -> Tensor:
-    """Orthonormal Walsh–Hadamard transform along the last dimension; its own inverse.
+    """Orthonormal Walsh–Hadamard transform as products with its small Kronecker factors: (n, C) -> (C, n).
 
-    >>> fast_hadamard(torch.ones(4))
-    tensor([2., 0., 0., 0.])
+    >>> fast_hadamard(torch.ones(1, 4)).mT
+    tensor([[2., 0., 0., 0.]])
     """
-    tube, shape, step = x.shape[-1], x.shape, 1
-    while step < tube:
-        pairs = x.reshape(*shape[:-1], tube // (2 * step), 2, step)
-        x = torch.stack([pairs[..., 0, :] + pairs[..., 1, :], pairs[..., 0, :] - pairs[..., 1, :]], dim=-2)
-        step *= 2
-    return x.reshape(shape) / math.sqrt(tube)
+    n, tube = x.shape
+    for factor in reversed(_hadamard_factors(tube, x.dtype, x.device)):
+        x = factor @ x.reshape(-1, len(factor)).mT  # the fastest digits of the index become the slowest
+    return x.reshape(tube, n)
 
 
-def _first_entry(x: Tensor, value: float) -> Tensor:
-    """(value, 1, 1, …) along a tube."""
-    factor = torch.ones(x.shape[-1], dtype=x.dtype, device=x.device)
-    factor[0] = value
-    return factor
+def fast_ihadamard(x_hat: Tensor) -> Tensor:
+    """The inverse of `fast_hadamard`: (C, n) -> (n, C).
+
+    >>> fast_ihadamard(torch.tensor([[2.0, 0.0, 0.0, 0.0]]).mT)
+    tensor([[1., 1., 1., 1.]])
+    """
+    tube, n = x_hat.shape
+    x, done = x_hat, 1
+    for factor in _hadamard_factors(tube, x_hat.dtype, x_hat.device):
+        x = factor @ x.reshape(done, len(factor), -1)
+        done *= len(factor)
+    return x.reshape(tube, n).mT
 
 
-def _alternating(x: Tensor) -> Tensor:
+def fast_haar(x: Tensor) -> Tensor:
+    """Orthonormal Haar transform of a tube whose length is a power of two: (n, C) -> (C, n).
+
+    >>> fast_haar(torch.ones(1, 4)).mT.round(decimals=5)
+    tensor([[2., 0., 0., 0.]])
+    """
+    means, contrasts = x.mT.contiguous(), []
+    while len(means) > 1:
+        left, right = means[::2], means[1::2]
+        contrasts.append((left - right) * math.sqrt(0.5))
+        means = (left + right) * math.sqrt(0.5)
+    return torch.cat([means, *reversed(contrasts)])
+
+
+def fast_ihaar(x_hat: Tensor) -> Tensor:
+    """The inverse of `fast_haar`: (C, n) -> (n, C).
+
+    >>> fast_ihaar(torch.tensor([[2.0, 0.0, 0.0, 0.0]]).mT).round(decimals=5)
+    tensor([[1., 1., 1., 1.]])
+    """
+    means = x_hat[:1]
+    while len(means) < len(x_hat):
+        contrasts = x_hat[len(means) : 2 * len(means)]
+        means = torch.stack([means + contrasts, means - contrasts], dim=1).flatten(0, 1) * math.sqrt(0.5)
+    return means.mT
+
+
+@kept
+def _dct_plan(tube: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """The order in which the FFT takes the entries, the factors on its result, the place of each y_k among the pairs.
+
+    The entries go in backwards, which conjugates the FFT: then the pairs are (y_k, y_{C-k}) without a sign.
+    """
+    k = torch.arange(tube)
+    order = torch.cat([k[::2], k[1::2].flip(0)]).flip(0).roll(1)  # even entries up, odd ones down; all backwards
+    places = torch.where(k <= tube // 2, 2 * k, 2 * (tube - k) + 1)
+    turn = _half_turn(tube) * math.sqrt(2 / tube)
+    turn[0] = math.sqrt(1 / tube)
+    return order.to(device), turn.to(dtype.to_complex()).to(device), places.to(device)
+
+
+@kept
+def _idct_plan(tube: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """The inverses of the parts of `_dct_plan`; y_0 stands in for the y_C of its pair."""
+    order, _, _ = _dct_plan(tube, dtype, torch.device("cpu"))
+    k = torch.arange(tube // 2 + 1)
+    pairs = torch.stack([k, (tube - k) % tube], dim=1).flatten()
+    turn = _half_turn(tube).conj() * math.sqrt(tube / 2)
+    turn[0] = torch.tensor((0.5 - 0.5j) * math.sqrt(tube), dtype=turn.dtype)  # (y_0 + i y_0)(1 - i)/2 = y_0
+    return order.argsort().to(device), turn.to(dtype.to_complex()).to(device), pairs.to(device)
+
+
+def _half_turn(tube: int) -> Tensor:
+    """exp(iπk/2C) for k = 0 … ⌊C/2⌋."""
+    angle = torch.arange(tube // 2 + 1, dtype=torch.float64) * (math.pi / (2 * tube))
+    return torch.polar(torch.ones_like(angle), angle)
+
+
+@kept
+def _hadamard_factors(tube: int, dtype: torch.dtype, device: torch.device) -> list[Tensor]:
+    """Hadamard matrices of at most 32 rows, as equal in size as can be, whose Kronecker product is that of the tube."""
+    digits = tube.bit_length() - 1
+    count = max(1, -(-digits // 5))
+    sizes = [digits // count + (i < digits % count) for i in range(count)]
+    return [hadamard_matrix(2**size).to(dtype).to(device) for size in sizes]
+
+
+def _transposed(x: Tensor) -> Tensor:
+    return x.mT
+
+
+def _alternating(tube: int, x: Tensor) -> Tensor:
     """(1, -1, 1, …) along a tube."""
-    return 1 - 2 * (torch.arange(x.shape[-1], device=x.device) % 2).to(x.dtype)
+    return 1 - 2 * (torch.arange(tube, device=x.device) % 2).to(x.dtype)
+
+
+FAST = {
+    "dct": (fast_dct, fast_idct),
+    "dst": (fast_dst, fast_idst),
+    "hadamard": (fast_hadamard, fast_ihadamard),
+    "haar": (fast_haar, fast_ihaar),
+    "identity": (_transposed, _transposed),
+}

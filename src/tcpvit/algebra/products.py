@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from tcpvit.algebra.checks import check_batches, check_tensor, matrix_shape
-from tcpvit.algebra.domain import Domain, TransformsArg, resolve, slice_matmul
+from tcpvit.algebra.checks import check_batches, check_same_tube, check_tensor, matrix_shape
+from tcpvit.algebra.domain import Domain, TransformsArg, slice_matmul
 
 
 def to_hat(A: Tensor, transform: TransformsArg = "dct", *, tube_ndim: int = 1) -> Tensor:
@@ -64,17 +64,15 @@ def cprod(A: Tensor, B: Tensor, transform: TransformsArg = "dct", *, tube_ndim: 
 def transpose(A: Tensor, transform: TransformsArg = "dct", *, tube_ndim: int = 1) -> Tensor:
     """Aᵀ (Def. ctranspose): every hat slice is transposed, and conjugated where it is complex.
 
-    For a real transform that is the transpose of every slice, and no transform is computed.
+    For a real transform that is the (conjugate) transpose of every slice, a view, and no transform is computed.
 
     >>> transpose(torch.randn(4, 5, 3)).shape
     torch.Size([5, 4, 3])
     """
-    check_tensor(A, tube_ndim=tube_ndim)
-    transforms = resolve(transform, A.shape[-tube_ndim:])
-    if not A.is_complex() and not any(t.is_complex for t in transforms):
-        return A.transpose(-1 - tube_ndim, -2 - tube_ndim)
-    domain = Domain(transforms, A, tube_ndim=tube_ndim)
-    return domain.back(domain.hat(A).mH)
+    domain = Domain(transform, A, tube_ndim=tube_ndim)
+    if any(t.is_complex for t in domain.transforms):
+        return domain.back(domain.hat(A).mH)
+    return A.transpose(-1 - tube_ndim, -2 - tube_ndim).conj()
 
 
 def identity(
@@ -97,12 +95,10 @@ def identity(
         raise ValueError(f"the identity tensor has at least one row, got m={m}")
     tube_shape = (tube,) if isinstance(tube, int) else tuple(tube)
     dtype = dtype or torch.get_default_dtype()
-    shape_only = torch.empty(1, 1, *tube_shape, dtype=dtype, device=device)
-    domain = Domain(transform, shape_only, tube_ndim=len(tube_shape))
-    hat_shape = domain.hat(shape_only).shape[: len(tube_shape)]
-    tube_of_ones = domain.back(torch.ones(hat_shape, dtype=dtype, device=device))  # e, (C1, …, Cp)
-    eye = torch.eye(m, dtype=tube_of_ones.dtype, device=device)
-    return eye.view(m, m, *[1] * len(tube_shape)) * tube_of_ones
+    ones = torch.ones(1, 1, *tube_shape, dtype=dtype, device=device)
+    domain = Domain(transform, ones, tube_ndim=len(tube_shape))
+    e = domain.back(torch.ones_like(domain.hat(ones)))  # (1, 1, C1, …, Cp), the tube whose hat entries are all 1
+    return torch.eye(m, dtype=e.dtype, device=device).view(m, m, *[1] * len(tube_shape)) * e
 
 
 def block_matrix(A: Tensor, transform: TransformsArg = "dct", *, tube_ndim: int = 1) -> Tensor:
@@ -114,13 +110,14 @@ def block_matrix(A: Tensor, transform: TransformsArg = "dct", *, tube_ndim: int 
     """
     check_tensor(A, tube_ndim=tube_ndim)
     tube_shape = A.shape[-tube_ndim:]
-    m, n = matrix_shape(A, tube_ndim)
     C = tube_shape.numel()
-    units = torch.eye(n * C, dtype=A.dtype, device=A.device).view(n * C, n, *tube_shape)  # every unit tensor
-    units = units.movedim(0, 1)  # (n, n·C, C…): the unit tensors are the columns
-    columns = cprod(A, units, transform, tube_ndim=tube_ndim)  # (..., m, n·C, C…)
+    m, n = matrix_shape(A, tube_ndim)
     batch = A.shape[: A.ndim - tube_ndim - 2]
-    return columns.reshape(*batch, m, n * C, C).mT.reshape(*batch, m * C, n * C)
+    entries = A.reshape(*batch, m * n, 1, *tube_shape)
+    units = torch.eye(C, dtype=A.dtype, device=A.device).view(1, C, *tube_shape)  # every unit tube, in a row
+    blocks = cprod(entries, units, transform, tube_ndim=tube_ndim)  # (..., m·n, C, C…): entry ⋆ unit
+    blocks = blocks.reshape(*batch, m, n, C, C)  # the last two index column and row of the C×C block of an entry
+    return blocks.movedim(-1, -3).reshape(*batch, m * C, n * C)
 
 
 def inner(A: Tensor, B: Tensor, *, tube_ndim: int = 1) -> Tensor:
@@ -133,6 +130,8 @@ def inner(A: Tensor, B: Tensor, *, tube_ndim: int = 1) -> Tensor:
     check_tensor(B, "B", tube_ndim=tube_ndim)
     if A.shape[-2 - tube_ndim :] != B.shape[-2 - tube_ndim :]:
         raise ValueError(f"the inner product needs equal shapes, got {tuple(A.shape)} and {tuple(B.shape)}")
+    check_same_tube(A, B, tube_ndim=tube_ndim)
+    check_batches(A, B, tube_ndim=tube_ndim)
     return (A.conj() * B).sum(dim=tuple(range(-2 - tube_ndim, 0)))
 
 

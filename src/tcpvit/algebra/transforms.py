@@ -9,26 +9,31 @@ its inverse; `forward` and `inverse` are the same maps with the tube left where 
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from tcpvit.algebra import bases
-from tcpvit.algebra.bases import unitary_scale
 from tcpvit.algebra.checks import nearest
-from tcpvit.algebra.fast import fast_dct, fast_dst, fast_hadamard, fast_idct, fast_idst
+from tcpvit.algebra.constants import kept, undisturbed
+from tcpvit.algebra.fast import FAST
+
+# Tube lengths from which the fast algorithm beats the product with the matrix, float32 on one and two threads of a
+# CPU; benchmarks/algebra.py measures them anew.
+FAST_FROM = {"dct": 128, "dst": 128, "haar": 128, "hadamard": 64, "identity": 1}
+HALF = (torch.float16, torch.bfloat16)
 
 
-class Transform:
+class Transform(ABC):
     """An invertible linear map along tubes of length `tube`.
 
     Attributes:
         name: what `repr` and reports show.
         tube: the tube length C.
-        matrix: M, (C, C) in float64 (complex128 for the DFT): `x_hat = M @ x` for a tube x.
-        inverse_matrix: M⁻¹.
+        is_complex: True if the hat domain of a real tensor is complex.
         scale: s where M Mᴴ = s·I (1 if orthonormal, C for the unnormalised DFT), None where no such s exists.
 
     >>> dct = get_transform("dct", 3)
@@ -38,102 +43,136 @@ class Transform:
     True
     """
 
-    def __init__(self, matrix: Tensor, name: str = "matrix", inverse_matrix: Tensor | None = None):
-        self.name = name
-        self.tube = matrix.shape[0]
-        self.matrix = matrix
-        self.inverse_matrix = torch.linalg.inv(matrix) if inverse_matrix is None else inverse_matrix
-        self.scale = unitary_scale(matrix)
+    is_complex: bool = False
+    scale: float | None = 1.0
+
+    def __init__(self, name: str, tube: int):
+        self.name, self.tube = name, tube
         self._casts: dict[tuple[torch.dtype, torch.device, bool], Tensor] = {}
+
+    @property
+    @abstractmethod
+    def matrix(self) -> Tensor:
+        """M, (C, C) in float64 (complex128 for the DFT): `x_hat = M @ x` for a tube x."""
+
+    @property
+    @abstractmethod
+    def inverse_matrix(self) -> Tensor:
+        """M⁻¹."""
 
     @property
     def is_orthogonal(self) -> bool:
         """True if M is orthogonal up to a factor, so that norms and inner products agree in both domains."""
         return self.scale is not None
 
-    @property
-    def is_complex(self) -> bool:
-        """True if the hat domain of a real tensor is complex."""
-        return self.matrix.is_complex()
-
     def forward(self, x: Tensor, dim: int = -1) -> Tensor:
-        """Hat domain of `x` along `dim`: same shape, slices contiguous in memory."""
-        return self.slices(x.movedim(dim, -1), half=False).movedim(0, dim)
+        """Hat domain of `x` along `dim`, in the same shape; in memory the slices come first."""
+        return narrow(self.slices(widen(x).movedim(dim, -1)).movedim(0, dim), x.dtype)
 
     def inverse(self, x_hat: Tensor, dim: int = -1, *, real: bool = True) -> Tensor:
         """Spatial domain of `x_hat` along `dim`; `real` drops the imaginary part that the DFT leaves."""
-        x = self.unslices(x_hat.movedim(dim, 0)).movedim(-1, dim)
-        return x.real if real and self.is_complex else x
+        x = self.unslices(widen(x_hat).movedim(dim, 0)).movedim(-1, dim)
+        return narrow(x.real if real and self.is_complex else x, x_hat.dtype)
 
     def slices(self, x: Tensor, *, half: bool = False) -> Tensor:
         """(..., C) -> (C, ...): transform the tubes and put the slices first.
 
-        `half` asks a complex transform of a real tensor for the ⌊C/2⌋+1 slices that determine the others.
+        `half` asks the DFT of a real tensor for the ⌊C/2⌋+1 slices that determine the others.
         """
-        matrix = self._cast(x, inverse=False)
-        return (matrix @ x.reshape(-1, self.tube).mT.to(matrix.dtype)).view(self.tube, *x.shape[:-1])
+        matrix = self._cast(x, False)
+        tubes = self._match(x).reshape(-1, self.tube).mT  # (C, all the rest)
+        return torch.mm(matrix, tubes)[: self.tube].view(self.tube, *x.shape[:-1])
 
     def unslices(self, x_hat: Tensor, *, half: bool = False) -> Tensor:
-        """(C, ...) -> (..., C): the inverse of `slices`."""
-        matrix = self._cast(x_hat, inverse=True)
-        flat = x_hat.reshape(self.tube, -1)
-        return (flat.mT.to(matrix.dtype) @ matrix.mT).view(*x_hat.shape[1:], self.tube)
+        """(C, ...) -> (..., C): the inverse of `slices`; in memory the slices stay first."""
+        matrix = self._cast(x_hat, True)
+        slices = self._match(x_hat).reshape(self.tube, -1)
+        return torch.mm(matrix, slices).view(x_hat.shape).movedim(0, -1)
 
-    def _cast(self, x: Tensor, *, inverse: bool) -> Tensor:
-        """M or M⁻¹ in the precision and on the device of `x`; a complex matrix stays complex."""
-        matrix = self.inverse_matrix if inverse else self.matrix
-        dtype = x.dtype.to_complex() if self.is_complex else x.dtype
-        if torch.compiler.is_compiling():
-            return matrix.to(x.device, dtype)
+    def _match(self, x: Tensor) -> Tensor:
+        """Real numbers become complex for a complex matrix."""
+        return x.to(_complex(x.dtype)) if self.is_complex else x
+
+    def _cast(self, x: Tensor, inverse: bool) -> Tensor:
+        """M (padded) or M⁻¹ on the device of `x` and in its precision, kept for the next time."""
         key = (x.dtype, x.device, inverse)
-        if key not in self._casts:
-            self._casts[key] = matrix.to(x.device, dtype)
-        return self._casts[key]
+        matrix = self._casts.get(key)
+        if matrix is None:
+            if torch.compiler.is_compiling():
+                return self._make_cast(*key)
+            matrix = self._casts[key] = undisturbed(self._make_cast, *key)
+        return matrix
+
+    def _make_cast(self, dtype: torch.dtype, device: torch.device, inverse: bool) -> Tensor:
+        matrix = self.inverse_matrix if inverse else _padded(self.matrix)
+        return matrix.to(_complex(dtype) if self.is_complex else dtype).to(device)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_casts": {}}  # they may live on a device that the reader of a pickle has not
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name}, tube={self.tube})"
 
 
 class MatrixTransform(Transform):
-    """Any invertible matrix of the user's as a transform.
+    """Any invertible matrix of the user's as a transform; a copy, so no gradient flows to it (see LearnedTransform).
 
     >>> MatrixTransform(torch.tensor([[2.0, 1.0], [0.0, 1.0]])).is_orthogonal
     False
     """
 
     def __init__(self, matrix: Tensor, name: str = "matrix"):
-        matrix = _invertible(matrix.detach().to("cpu", torch.complex128 if matrix.is_complex() else torch.float64))
-        super().__init__(matrix, name)
+        self._matrix, self._inverse, self.scale = undisturbed(_examined, matrix.detach())
+        self.is_complex = matrix.is_complex()
+        super().__init__(name, len(matrix))
+
+    @property
+    def matrix(self) -> Tensor:
+        """M, a copy of the user's matrix in double precision."""
+        return self._matrix
+
+    @property
+    def inverse_matrix(self) -> Tensor:
+        """M⁻¹."""
+        return self._inverse
 
 
 class FastTransform(Transform):
-    """A transform with an O(C log C) algorithm, used from tube length `fast_from` on.
+    """A real orthonormal transform with a fast algorithm for tubes of length `fast_from` and more.
 
-    The crossover was measured by `benchmarks/algebra.py` against the matrix product of the same tubes.
+    Shorter ones are multiplied with its matrix, which is made when it is asked for: at C = 10⁴ it takes a gigabyte.
     """
 
-    def __init__(
-        self,
-        matrix: Tensor,
-        name: str,
-        fast: Callable[[Tensor], Tensor],
-        fast_inverse: Callable[[Tensor], Tensor],
-        fast_from: int,
-    ):
-        super().__init__(matrix, name, inverse_matrix=matrix.mT.contiguous())
-        self.fast, self.fast_inverse, self.fast_from = fast, fast_inverse, fast_from
+    def __init__(self, name: str, tube: int):
+        super().__init__(name, tube)
+        self.fast, self.fast_inverse = FAST[name]
+        self.fast_from = FAST_FROM[name]
+
+    @property
+    def matrix(self) -> Tensor:
+        """M."""
+        return bases.named_matrix(self.name, self.tube)
+
+    @property
+    def inverse_matrix(self) -> Tensor:
+        """M⁻¹ = Mᵀ."""
+        return self.matrix.mT.contiguous()
 
     def slices(self, x: Tensor, *, half: bool = False) -> Tensor:
         """(..., C) -> (C, ...), by the fast algorithm if the tube is long."""
-        if self.tube < self.fast_from or not _has_fft(x):
+        if self.tube < self.fast_from or not x.numel():
             return super().slices(x)
-        return self.fast(x).movedim(-1, 0)
+        if x.is_complex():
+            return torch.complex(self.slices(x.real), self.slices(x.imag))
+        return self.fast(x.reshape(-1, self.tube)).view(self.tube, *x.shape[:-1])
 
     def unslices(self, x_hat: Tensor, *, half: bool = False) -> Tensor:
         """(C, ...) -> (..., C), by the fast algorithm if the tube is long."""
-        if self.tube < self.fast_from or not _has_fft(x_hat):
+        if self.tube < self.fast_from or not x_hat.numel():
             return super().unslices(x_hat)
-        return self.fast_inverse(x_hat.movedim(0, -1))
+        if x_hat.is_complex():
+            return torch.complex(self.unslices(x_hat.real), self.unslices(x_hat.imag))
+        return self.fast_inverse(x_hat.reshape(self.tube, -1)).view(*x_hat.shape[1:], self.tube)
 
 
 class DFT(Transform):
@@ -143,35 +182,51 @@ class DFT(Transform):
     tensor([1., 1., 1., 1.])
     """
 
+    is_complex = True
+
     def __init__(self, tube: int):
-        matrix = torch.fft.fft(torch.eye(tube, dtype=torch.complex128))
-        super().__init__(matrix, "dft", inverse_matrix=matrix.conj().resolve_conj() / tube)
+        super().__init__("dft", tube)
+        self.scale = float(tube)
+
+    @property
+    def matrix(self) -> Tensor:
+        """M, complex."""
+        return bases.named_matrix("dft", self.tube)
+
+    @property
+    def inverse_matrix(self) -> Tensor:
+        """M⁻¹, the conjugate of M divided by C."""
+        return self.matrix.conj().resolve_conj() / self.tube
 
     def slices(self, x: Tensor, *, half: bool = False) -> Tensor:
         """(..., C) -> (C, ...), or (⌊C/2⌋+1, ...) for real input if `half`."""
+        if not x.numel():  # MKL's FFT refuses an empty batch
+            x_hat = x[..., :1].expand(*x.shape[:-1], self.tube // 2 + 1 if half else self.tube)
+            return x_hat.to(_complex(x.dtype)).movedim(-1, 0)
         return (torch.fft.rfft(x) if half else torch.fft.fft(x)).movedim(-1, 0)
 
     def unslices(self, x_hat: Tensor, *, half: bool = False) -> Tensor:
         """The inverse of `slices`; real if the slices were `half`."""
         x_hat = x_hat.movedim(0, -1)
+        if not x_hat.numel():
+            x = x_hat[..., :1].expand(*x_hat.shape[:-1], self.tube)
+            return x.real if half else x
         return torch.fft.irfft(x_hat, n=self.tube) if half else torch.fft.ifft(x_hat)
 
 
-class LearnedTransform(nn.Module):
+class LearnedTransform(Transform, nn.Module):
     """A learned orthogonal transform, starting at the DCT (or at `start`): torch's orthogonal parametrisation.
 
-    It has the face of `Transform`; as an nn.Module it can be trained, saved and moved with a model.
+    As an nn.Module it is trained, saved (by its state dict) and moved with a model.
 
     >>> learned = LearnedTransform(3)
     >>> torch.allclose(learned.matrix, get_transform("dct", 3).matrix.float(), atol=1e-6)
     True
     """
 
-    is_orthogonal, is_complex, scale, name = True, False, 1.0, "learned"
-
     def __init__(self, tube: int, start: str | Transform | Tensor = "dct"):
-        super().__init__()
-        self.tube = tube
+        nn.Module.__init__(self)
+        Transform.__init__(self, "learned", tube)
         begin = get_transform(start, tube)
         if begin.scale != 1.0 or begin.is_complex:
             raise ValueError(f"a learned transform starts at a real orthogonal one, but {begin!r} is not; try 'dct'")
@@ -182,7 +237,7 @@ class LearnedTransform(nn.Module):
 
     @property
     def matrix(self) -> Tensor:
-        """M, differentiable."""
+        """M, differentiable, in the dtype of the module."""
         return self.basis.weight
 
     @property
@@ -190,46 +245,11 @@ class LearnedTransform(nn.Module):
         """M⁻¹ = Mᵀ, differentiable."""
         return self.basis.weight.mT
 
-    def slices(self, x: Tensor, *, half: bool = False) -> Tensor:
-        """(..., C) -> (C, ...)."""
-        return (self.matrix.to(x.dtype) @ x.reshape(-1, self.tube).mT).view(self.tube, *x.shape[:-1])
-
-    def unslices(self, x_hat: Tensor, *, half: bool = False) -> Tensor:
-        """(C, ...) -> (..., C)."""
-        return (x_hat.reshape(self.tube, -1).mT @ self.matrix.to(x_hat.dtype)).view(*x_hat.shape[1:], self.tube)
-
-    def forward(self, x: Tensor, dim: int = -1) -> Tensor:
-        """Hat domain of `x` along `dim`."""
-        return self.slices(x.movedim(dim, -1)).movedim(0, dim)
-
-    def inverse(self, x_hat: Tensor, dim: int = -1, *, real: bool = True) -> Tensor:
-        """Spatial domain of `x_hat` along `dim`."""
-        return self.unslices(x_hat.movedim(dim, 0)).movedim(-1, dim)
-
-    def extra_repr(self) -> str:
-        """What `repr` shows."""
-        return f"tube={self.tube}"
+    def _cast(self, x: Tensor, inverse: bool) -> Tensor:
+        return (self.inverse_matrix if inverse else _padded(self.matrix)).to(x.dtype)
 
 
-AnyTransform = Transform | LearnedTransform
-
-
-# From which tube length on the fast algorithm wins on a CPU, all measured by benchmarks/algebra.py.
-FAST_FROM = {"dct": 256, "dst": 256, "hadamard": 128}
-
-_MATRICES: dict[str, Callable[[int], Tensor]] = {
-    "dct": bases.dct_matrix,
-    "dst": bases.dst_matrix,
-    "cosine_kka": bases.cosine_kka_matrix,
-    "haar": bases.haar_matrix,
-    "hadamard": bases.hadamard_matrix,
-    "identity": lambda tube: torch.eye(tube, dtype=torch.float64),
-}
-_FAST = {
-    "dct": (fast_dct, fast_idct),
-    "dst": (fast_dst, fast_idst),
-    "hadamard": (fast_hadamard, fast_hadamard),
-}
+AnyTransform = Transform  # the older name
 
 
 def list_transforms() -> list[str]:
@@ -238,44 +258,45 @@ def list_transforms() -> list[str]:
     >>> "dct" in list_transforms()
     True
     """
-    return [*_MATRICES, "dft", "learned", "random_orthogonal", "wavelet:NAME"]
+    return [*bases.MATRICES, "learned", "random_orthogonal", "wavelet:NAME"]
 
 
-def get_transform(transform: str | AnyTransform | Tensor, tube: int) -> AnyTransform:
+def get_transform(transform: str | Transform | Tensor, tube: int) -> Transform:
     """The transform of that name (or made of that matrix) for tubes of length `tube`.
 
     >>> get_transform("haar", 3)
-    Transform(haar, tube=3)
+    MatrixTransform(haar, tube=3)
     """
-    if isinstance(transform, Transform | LearnedTransform):
-        found: AnyTransform = transform
-    elif isinstance(transform, Tensor):
-        found = MatrixTransform(transform)
-    elif isinstance(transform, str):
-        found = LearnedTransform(tube) if transform == "learned" else _by_name(transform, tube)
-    else:
+    if isinstance(transform, str):
+        return LearnedTransform(tube) if transform == "learned" else _by_name(transform, tube)
+    if isinstance(transform, Tensor):
+        transform = MatrixTransform(transform)
+    if not isinstance(transform, Transform):
         raise ValueError(f"a transform is a name, a Transform or a matrix, got {type(transform).__name__}")
-    if found.tube != tube:
-        raise ValueError(f"{found!r} transforms tubes of length {found.tube}, but the tensor's tube has {tube} entries")
-    return found
+    if transform.tube != tube:
+        raise ValueError(
+            f"{transform!r} transforms tubes of length {transform.tube}, but the tensor's tube has {tube} entries"
+        )
+    return transform
 
 
-@functools.lru_cache(maxsize=256)
+@kept
 def _by_name(name: str, tube: int) -> Transform:
     if tube < 1:
         raise ValueError(f"a tube has at least one entry, got length {tube}")
-    if name == "dft":
-        return DFT(tube)
     if name == "random_orthogonal":
         return random_orthogonal(tube)
     if name.startswith("wavelet:"):
-        return Transform(bases.wavelet_matrix(tube, name.removeprefix("wavelet:")), name)
-    if name not in _MATRICES:
+        return MatrixTransform(bases.wavelet_matrix(tube, name.removeprefix("wavelet:")), name)
+    if name not in bases.MATRICES:
         raise ValueError(f"no transform is called {name!r}{nearest(name, list_transforms())}")
-    matrix = _MATRICES[name](tube)
-    if name in _FAST:
-        return FastTransform(matrix, name, *_FAST[name], fast_from=FAST_FROM[name])
-    return Transform(matrix, name)
+    if name == "dft":
+        return DFT(tube)
+    if name == "hadamard":
+        bases.check_power_of_two(tube)
+    if name in FAST and (name != "haar" or bases.is_power_of_two(tube)):
+        return FastTransform(name, tube)
+    return MatrixTransform(bases.MATRICES[name](tube), name)
 
 
 def random_orthogonal(tube: int, seed: int = 0) -> Transform:
@@ -285,8 +306,8 @@ def random_orthogonal(tube: int, seed: int = 0) -> Transform:
     True
     """
     generator = torch.Generator().manual_seed(seed)
-    q, r = torch.linalg.qr(torch.randn(tube, tube, dtype=torch.float64, generator=generator))
-    return Transform(q * r.diagonal().sign(), f"random_orthogonal({seed})")
+    q, r = torch.linalg.qr(torch.randn(tube, tube, dtype=torch.float64, device="cpu", generator=generator))
+    return MatrixTransform(q * r.diagonal().sign(), f"random_orthogonal({seed})")
 
 
 def data_driven(x: Tensor) -> Transform:
@@ -298,27 +319,47 @@ def data_driven(x: Tensor) -> Transform:
     >>> data_driven(x).forward(x)[0, 0].abs().round(decimals=4)
     tensor([1.7321, 0.0000, 0.0000])
     """
+    if x.is_complex() or not x.numel():
+        raise ValueError(f"data_driven needs real data, (..., m, n, C), got {x.dtype} of shape {tuple(x.shape)}")
     if not torch.isfinite(x).all():
         raise ValueError("data_driven needs finite data, got NaN or infinity")
     unfolding = x.detach().to("cpu", torch.float64).reshape(-1, x.shape[-1])  # (m·n, C), the transposed unfolding
     # U of the unfolding are the eigenvectors of its C×C Gram matrix.
     _, vectors = torch.linalg.eigh(unfolding.mT @ unfolding)
-    basis = vectors.flip(-1).mT.contiguous()  # largest first
+    basis = vectors.flip(-1).mT  # largest first
     largest = basis.gather(1, basis.abs().argmax(dim=1, keepdim=True))
-    return Transform(basis * largest.sign(), "data_driven")
+    return MatrixTransform(basis * largest.sign(), "data_driven")
 
 
-def _has_fft(x: Tensor) -> bool:
-    """The fast algorithms are for real floats that the FFT takes everywhere."""
-    return x.dtype in (torch.float32, torch.float64)
+def widen(x: Tensor) -> Tensor:
+    """Half precision is transformed in float32: the transform would not be orthogonal in its 8 or 11 bits."""
+    return x.float() if x.dtype in HALF else x
 
 
-def _invertible(matrix: Tensor) -> Tensor:
-    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
+def narrow(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Back to half precision, unless the DFT has made complex numbers of it."""
+    return x.to(dtype) if dtype in HALF and not x.is_complex() else x
+
+
+def _complex(dtype: torch.dtype) -> torch.dtype:
+    """The complex dtype of the same precision."""
+    return torch.promote_types(dtype, torch.complex32)
+
+
+def _padded(matrix: Tensor) -> Tensor:
+    """Rows of zeros that make four or eight of fewer: BLAS multiplies 3 rows slower than 4, and 6 or 7 than 8."""
+    rows = len(matrix)
+    return F.pad(matrix, (0, 0, 0, -rows % 4)) if 1 < rows < 8 else matrix
+
+
+def _examined(matrix: Tensor) -> tuple[Tensor, Tensor, float | None]:
+    """A copy of the matrix in double precision, its inverse and its scale, if it is square, finite and invertible."""
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not matrix.numel():
         raise ValueError(f"a transform's matrix is square, (C, C), got shape {tuple(matrix.shape)}")
-    if not torch.isfinite(torch.view_as_real(matrix) if matrix.is_complex() else matrix).all():
+    matrix = matrix.to("cpu", torch.complex128 if matrix.is_complex() else torch.float64, copy=True)
+    if not torch.isfinite(matrix).all():
         raise ValueError("a transform's matrix is finite, got NaN or infinity")
     condition = torch.linalg.cond(matrix).item()
     if condition > 1e12:
         raise ValueError(f"a transform's matrix is invertible, got one with condition number {condition:.1e}")
-    return matrix
+    return matrix, torch.linalg.inv(matrix), bases.unitary_scale(matrix)
