@@ -26,6 +26,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "demo": ("tcpvit.tour:demo", "A short tour of the algebra."),
     "train": ("tcpvit.training.verbs:train", "Train a model by a recipe."),
     "eval": ("tcpvit.training.verbs:measure", "Measure a trained model on a set."),
+    "data": ("tcpvit.data.verb:data", "List, download, verify and look at the data sets."),
     "models": ("tcpvit.analysis.verbs:models", "The models there are, with their size and the ratio to their twin."),
     "analyze": ("tcpvit.analysis.verbs:analyze", "Parameters, FLOPs and memory of models, by formula and by count."),
     "bench": (

@@ -1,0 +1,27 @@
+"""Data: the paper's sets and people's own pictures as tensors, the paper's subsets, and reproducible batches of them.
+
+`load_dataset` gives train, val and test; `Batches` iterates over one of them. It depends on no other room.
+"""
+
+from tcpvit.data.augment import Augment
+from tcpvit.data.contact_sheet import contact_sheet
+from tcpvit.data.image_set import IGNORE, ImageSet, Pictures, Splits
+from tcpvit.data.loader import Batches
+from tcpvit.data.pictures import PictureFiles
+from tcpvit.data.registry import download_dataset, list_datasets, load_dataset
+from tcpvit.data.subsets import draw
+
+__all__ = [
+    "IGNORE",
+    "Augment",
+    "Batches",
+    "ImageSet",
+    "PictureFiles",
+    "Pictures",
+    "Splits",
+    "contact_sheet",
+    "download_dataset",
+    "draw",
+    "list_datasets",
+    "load_dataset",
+]

@@ -1,0 +1,144 @@
+"""Augmentation of whole batches on uint8 tensors: at random for each picture, pictures and masks together.
+
+Every random number is drawn beforehand, for the batch of all ranks, so a picture is treated the same way wherever it
+is processed. The order is zoom, shift, flip, RandAugment, colour, normalisation, erasing, then mixup or cutmix.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tcpvit.data.image_set import IGNORE
+from tcpvit.data.mixing import box_mask, mix
+from tcpvit.data.randaugment import randaugment
+
+Draws = dict[str, Tensor]  # uniform numbers in [0, 1), one row for each picture
+
+# How many numbers each step may use; always all drawn, so that one option does not change what another one does.
+_NUMBERS = {"zoom": 4, "shift": 2, "flip": 1, "colour": 3, "erase": 5, "mix": 3}
+_RATIO = math.log(4 / 3)  # zoomed boxes have aspect ratios between 3/4 and 4/3
+
+
+@dataclass(frozen=True)
+class Augment:
+    """What happens to a training picture, drawn anew each time it is seen. The defaults change nothing.
+
+    The paper's classification recipe is `Augment(shift=4, flip=0.5)`.
+    """
+
+    shift: int = 0  # move by up to this many pixels, "random crop with padding"; black (masks: ignored) comes in
+    flip: float = 0.0  # probability of mirroring left and right
+    zoom: float = 1.0  # "random resized crop": the smallest share of the area that is kept; 1 keeps it all
+    colour: float = 0.0  # brightness, contrast and saturation change by factors in [1 - colour, 1 + colour]
+    randaugment: int = 0  # how many operations of RandAugment; needs torchvision
+    magnitude: int = 9  # of RandAugment, 0 to 30
+    erase: float = 0.0  # probability of blanking a rectangle of 2 % to 33 % of the picture
+    mixup: float = 0.0  # α of the Beta distribution; 0 is off
+    cutmix: float = 0.0  # likewise; with both on, each pair of pictures takes one of the two
+
+    def __post_init__(self) -> None:
+        ranges = {"flip": 1, "colour": 1, "erase": 1, "zoom": 1, "magnitude": 30}
+        for field in fields(self):
+            value, top = getattr(self, field.name), ranges.get(field.name, math.inf)
+            if not 0 <= value <= top or (field.name == "zoom" and value == 0):
+                raise ValueError(f"augmentation {field.name} should lie between 0 and {top}, got {value}")
+
+    def check_task(self, task: str) -> None:
+        """Masks go along with flips, shifts, zooms and colours only."""
+        unfit = [name for name in ("randaugment", "erase", "mixup", "cutmix") if getattr(self, name)]
+        if task == "segmentation" and unfit:
+            raise ValueError(f"{unfit[0]} is for classification; segmentation takes shift, flip, zoom and colour")
+
+    def draw(self, random: np.random.Generator, number: int) -> Draws:
+        """Random numbers for `number` pictures."""
+        draws = {
+            name: torch.from_numpy(random.random((number, width), dtype=np.float32)) for name, width in _NUMBERS.items()
+        }
+        for name in ("mixup", "cutmix"):
+            alpha = getattr(self, name) or 1.0
+            draws[name] = torch.from_numpy(random.beta(alpha, alpha, number).astype(np.float32))
+        if self.randaugment:  # last, so that nothing above depends on it
+            draws["randaugment"] = torch.from_numpy(random.random((number, self.randaugment, 2), dtype=np.float32))
+        return draws
+
+    def crops(self, draws: Draws) -> Tensor | None:
+        """(B, 4) share of the area, aspect ratio, and place of the part of each picture that is kept."""
+        if self.zoom == 1:
+            return None
+        area, ratio, x, y = draws["zoom"].unbind(1)
+        return torch.stack([self.zoom + (1 - self.zoom) * area, ((2 * ratio - 1) * _RATIO).exp(), x, y], 1)
+
+    def move(self, images: Tensor, targets: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
+        """Shift and flip pictures (B, C, H, W) and masks (B, H, W), uint8."""
+        if not self.shift and not self.flip:
+            return images, targets
+        flip = draws["flip"][:, 0] < self.flip
+        offsets = (draws["shift"] * (2 * self.shift + 1)).long()  # 0 .. 2·shift
+        images = shift_and_flip(images, self.shift, offsets, flip, fill=0)
+        if targets.ndim == 3:
+            targets = shift_and_flip(targets[:, None], self.shift, offsets, flip, fill=IGNORE)[:, 0]
+        return images, targets
+
+    def recolour(self, images: Tensor, draws: Draws) -> Tensor:
+        """Pictures as float32 in [0, 255], after RandAugment and colour changes."""
+        if self.randaugment:
+            images = randaugment(images, draws["randaugment"], self.magnitude)
+        pixels = images.float()
+        return jitter_colour(pixels, 1 + self.colour * (2 * draws["colour"] - 1)) if self.colour else pixels
+
+    def spoil(self, images: Tensor, targets: Tensor, draws: Draws, classes: int) -> tuple[Tensor, Tensor]:
+        """Erase, mixup and cutmix normalised pictures; mixed labels are (B, classes) probabilities."""
+        if self.erase:
+            images = erase(images, draws["erase"], self.erase)
+        if self.mixup or self.cutmix:
+            share = self.cutmix and (self.mixup == 0 or 0.5)  # how often cutmix is the one
+            return mix(images, F.one_hot(targets, classes).to(images.dtype), draws, share)
+        return images, targets
+
+
+def shift_and_flip(images: Tensor, padding: int, offsets: Tensor, flip: Tensor, *, fill: int) -> Tensor:
+    """Cut each picture (B, C, H, W) at its own offset (y, x) out of a frame of `padding` pixels; mirror some.
+
+    One gather for the batch: several times as fast as a loop over pictures, and the same on every device.
+    """
+    number, channels, height, width = images.shape
+    device = images.device
+    framed = F.pad(images, (padding,) * 4, value=fill)
+    across = torch.arange(width, device=device)
+    columns = torch.where(flip.to(device)[:, None], width - 1 - across, across) + offsets[:, 1:].to(device)  # (B, W)
+    rows = torch.arange(height, device=device) + offsets[:, :1].to(device)  # (B, H)
+    places = rows[:, :, None] * (width + 2 * padding) + columns[:, None, :]  # (B, H, W)
+    places = places.view(number, 1, -1).expand(-1, channels, -1)
+    return framed.flatten(2).gather(2, places).view_as(images)
+
+
+def jitter_colour(images: Tensor, factors: Tensor) -> Tensor:
+    """Scale brightness, contrast and saturation of pictures in [0, 255] by `factors` (B, 3)."""
+    brightness, contrast, saturation = factors.to(images.device)[:, :, None, None, None].unbind(1)  # (B, 1, 1, 1)
+    images = images * brightness
+    images = torch.lerp(images.mean((1, 2, 3), keepdim=True), images, contrast)
+    images = torch.lerp(images.mean(1, keepdim=True), images, saturation)
+    return images.clamp_(0, 255)
+
+
+def erase(images: Tensor, numbers: Tensor, probability: float) -> Tensor:
+    """Set a rectangle of some normalised pictures to 0, the mean colour; `numbers` is (B, 5)."""
+    _, _, height, width = images.shape
+    happens, area, ratio, x, y = numbers.to(images.device).unbind(1)
+    side = (0.02 + 0.31 * area).sqrt()
+    stretch = ((2 * ratio - 1) * math.log(3.3) / 2).exp()
+    inside = box_mask(x, y, side * stretch, side / stretch, height, width)
+    return images.masked_fill_(inside & (happens < probability)[:, None, None, None], 0.0)
+
+
+def normalise(pixels: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
+    """Pixels in [0, 255] to mean 0 and deviation 1 by channel, in place."""
+    centre = torch.tensor(mean, device=pixels.device).view(-1, 1, 1) * 255
+    scale = torch.tensor(std, device=pixels.device).view(-1, 1, 1) * 255
+    return pixels.sub_(centre).div_(scale)

@@ -1,0 +1,71 @@
+"""A contact sheet: some pictures of a set in rows by class, masks as a tint, to look at data before training on it."""
+
+from __future__ import annotations
+
+import torch
+from PIL import Image, ImageDraw, ImageFont
+from torch import Tensor
+
+from tcpvit.data.image_set import IGNORE, Pictures, resize_pictures
+from tcpvit.data.subsets import draw
+
+CELL, GAP, MARGIN = 72, 4, 12  # pixels
+INK, PAPER = (45, 45, 45), (255, 255, 255)
+TINTS = torch.tensor([(230, 60, 50), (40, 120, 220), (60, 170, 75), (240, 170, 30), (150, 80, 190)])
+WHITE = torch.tensor((255, 255, 255))  # ignored pixels
+
+
+def contact_sheet(data: Pictures, *, columns: int = 12, rows: int = 10, seed: int = 0) -> Image.Image:
+    """Random pictures, a row for each class; for segmentation, rows of pictures above their masks as tints."""
+    if data.labels is not None:
+        lines = []
+        for label, name in enumerate(data.classes[:rows]):
+            of_class = (data.labels == label).nonzero()[:, 0]
+            lines.append((name, _pictures(data, _some(of_class, columns, seed))))
+    else:
+        chosen = _some(torch.arange(len(data)), columns * max(1, rows // 2), seed).split(columns)
+        lines = [(name, make(data, part)) for part in chosen for name, make in (("", _pictures), ("mask", _tinted))]
+    return _arrange(lines, columns)
+
+
+def _some(rows: Tensor, number: int, seed: int) -> Tensor:
+    return rows[draw(len(rows), [min(number, len(rows))], seed=seed)[0]]
+
+
+def _pictures(data: Pictures, rows: Tensor) -> Tensor:
+    """(n, 3, H, W) uint8, whatever the channels: the first three, or the first one as grey."""
+    images = data.fetch(rows).images.cpu()
+    return images[:, :3] if images.shape[1] >= 3 else images[:, :1].expand(-1, 3, -1, -1)
+
+
+def _tinted(data: Pictures, rows: Tensor) -> Tensor:
+    """Pictures with class k > 0 in the colour of k and ignored pixels in white."""
+    batch = data.fetch(rows)
+    masks = batch.targets.cpu().long()[:, None]  # (n, 1, H, W)
+    tint = TINTS[(masks[:, 0] - 1).clamp(min=0) % len(TINTS)].permute(0, 3, 1, 2)  # (n, 3, H, W)
+    tint = torch.where(masks == IGNORE, WHITE.view(1, 3, 1, 1), tint)
+    images = _pictures(data, rows).float()
+    return torch.where(masks > 0, torch.lerp(images, tint.float(), 0.6), images).to(torch.uint8)
+
+
+def _arrange(lines: list[tuple[str, Tensor]], columns: int) -> Image.Image:
+    font = ImageFont.load_default()
+    names = max((int(font.getlength(name)) for name, _ in lines), default=0)
+    left = MARGIN + (names + MARGIN if names else 0)
+    step = CELL + GAP
+    sheet = Image.new("RGB", (left + columns * step + MARGIN - GAP, 2 * MARGIN + len(lines) * step - GAP), PAPER)
+    write = ImageDraw.Draw(sheet)
+    for row, (name, images) in enumerate(lines):
+        top = MARGIN + row * step
+        write.text((left - MARGIN, top + CELL // 2), name, INK, font, anchor="rm")
+        for column, cell in enumerate(_to_cells(images)):
+            sheet.paste(Image.fromarray(cell.permute(1, 2, 0).numpy()), (left + column * step, top))
+    return sheet
+
+
+def _to_cells(images: Tensor) -> Tensor:
+    """Small pictures enlarged without blur, large ones reduced."""
+    times = CELL // images.shape[-1]
+    if times >= 2:
+        images = images.repeat_interleave(times, 2).repeat_interleave(times, 3)
+    return resize_pictures(images, CELL)

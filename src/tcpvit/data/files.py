@@ -1,0 +1,181 @@
+"""Where sets live on disk, how their files are fetched and verified, and how archives are unpacked without trust."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tarfile
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+if TYPE_CHECKING:
+    import requests
+
+ENVIRONMENT = "TCPVIT_DATA"
+
+
+@dataclass(frozen=True)
+class Resource:
+    """A published file: where it is, its md5 and its size in bytes."""
+
+    url: str
+    md5: str
+    size: int
+
+    @property
+    def filename(self) -> str:
+        """The last part of the address."""
+        return self.url.rsplit("/", 1)[-1]
+
+
+@dataclass(frozen=True)
+class FileCheck:
+    """What `tcpvit data check` found about one file, or one property of the whole set."""
+
+    file: str
+    ok: bool
+    detail: str
+
+
+def data_root(root: str | Path | None = None) -> Path:
+    """The folder that holds the sets: `root`, else the environment variable TCPVIT_DATA, else the user's cache."""
+    import pooch
+
+    given = root or os.environ.get(ENVIRONMENT)
+    return Path(given).expanduser() if given else Path(pooch.os_cache("tcpvit"))
+
+
+def locate(root: Path, marker: str, homes: Sequence[str]) -> Path | None:
+    """The first of root/home (and root itself) that holds the file `marker`."""
+    return next((root / home for home in ("", *homes) if (root / home / marker).is_file()), None)
+
+
+def md5_of(path: Path) -> str:
+    """The md5 of a file, as its publishers give it."""
+    digest = hashlib.md5(usedforsecurity=False)
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def check_files(folder: Path, published: dict[str, str]) -> list[FileCheck]:
+    """Each published file that is there, present or missing, equal to its published md5 or not."""
+    checks = []
+    for name, md5 in published.items():
+        path = folder / name
+        if not path.is_file():
+            checks.append(FileCheck(name, False, "missing"))
+        elif md5_of(path) == md5:
+            checks.append(FileCheck(name, True, "the published md5"))
+        else:
+            checks.append(FileCheck(name, False, f"differs from the published md5 {md5}"))
+    return checks
+
+
+def download(resource: Resource, folder: Path) -> Path:
+    """Fetch a file into `folder` with pooch: verified, with a progress bar, going on where an earlier try stopped."""
+    import pooch
+    import requests
+
+    try:
+        path = pooch.retrieve(
+            resource.url,
+            known_hash=f"md5:{resource.md5}",
+            fname=resource.filename,
+            path=folder,
+            downloader=ResumingDownloader(folder / f"{resource.filename}.part"),
+        )
+    except requests.RequestException as error:
+        raise OSError(
+            f"{resource.url} could not be downloaded ({type(error).__name__}); what arrived is kept: run the same "
+            f"command to go on, or put the file into {folder} by hand"
+        ) from error
+    return Path(path)
+
+
+@dataclass(frozen=True)
+class ResumingDownloader:
+    """A downloader for pooch that keeps what arrived in `part` and asks the server for the rest next time."""
+
+    part: Path
+
+    def __call__(self, url: str, output_file: str | Path, pooch: object) -> None:
+        """Download `url` to `output_file`."""
+        import requests
+
+        have = self.part.stat().st_size if self.part.exists() else 0
+        headers = (
+            {"Range": f"bytes={have}-", "Accept-Encoding": "identity"} if have else {"Accept-Encoding": "identity"}
+        )
+        with requests.get(url, headers=headers, stream=True, timeout=30) as response:
+            if response.status_code != requests.codes.requested_range_not_satisfiable:  # else: all of it is here
+                response.raise_for_status()
+                resumed = response.status_code == requests.codes.partial_content
+                self._receive(response, url, have if resumed else 0)
+        os.replace(self.part, output_file)
+
+    def _receive(self, response: requests.Response, url: str, have: int) -> None:
+        total = have + int(response.headers.get("content-length", 0))
+        with _download_bar() as bar, self.part.open("ab" if have else "wb") as file:
+            task = bar.add_task(url.rsplit("/", 1)[-1], total=total or None, completed=have)
+            for chunk in response.iter_content(1 << 16):
+                file.write(chunk)
+                bar.advance(task, len(chunk))
+
+
+def extract(archive: Path, folder: Path, keep: Callable[[str], bool] = lambda name: True) -> None:
+    """Unpack the regular files of a tar archive that `keep` accepts; nothing may land outside `folder`.
+
+    An archive with absolute paths, "..", links or devices is refused before anything is written, and an unpacking
+    that is interrupted leaves no half-filled folder behind.
+    """
+    with tarfile.open(archive) as tar:
+        members = [member for member in tar.getmembers() if _is_safe(member, archive) and keep(member.name)]
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".unpacking-") as temporary:
+            for member in members:
+                _write_member(tar, member, Path(temporary))
+            for member in members:
+                (folder / member.name).parent.mkdir(parents=True, exist_ok=True)
+                os.replace(Path(temporary) / member.name, folder / member.name)
+
+
+def _is_safe(member: tarfile.TarInfo, archive: Path) -> bool:
+    """True for regular files, False for folders; anything else is refused."""
+    path = PurePosixPath(member.name)
+    if path.is_absolute() or ".." in path.parts or "\\" in member.name or ":" in member.name:
+        raise ValueError(f"{archive} was not unpacked: its member {member.name!r} points outside the folder")
+    if not (member.isfile() or member.isdir()):
+        raise ValueError(f"{archive} was not unpacked: its member {member.name!r} is a link or a device, not a file")
+    return member.isfile()
+
+
+def _write_member(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> None:
+    target = folder / member.name
+    target.parent.mkdir(parents=True, exist_ok=True)
+    content = tar.extractfile(member)
+    assert content is not None  # a regular file
+    with content, target.open("wb") as file:
+        shutil.copyfileobj(content, file)
+
+
+def _download_bar() -> Progress:
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        disable=not console.is_terminal,
+    )

@@ -1,0 +1,238 @@
+"""Pictures in memory: uint8 tensors with labels or masks, and the three parts a set is loaded as."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+IGNORE = 255  # the value of a mask's pixels that no loss and no metric counts
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+Task = Literal["classification", "segmentation"]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Raw pictures as a set hands them out, before augmentation."""
+
+    images: Tensor  # (B, C, H, W) uint8
+    targets: Tensor  # (B,) int64 or (B, H, W) uint8
+    kept: Tensor | None = None  # positions of the asked-for pictures that could be read; None: all of them
+    bad: tuple[str, ...] = ()  # a sentence for each that could not
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Pictures(ABC):
+    """A set of pictures, in memory (`ImageSet`) or on disk (`PictureFiles`).
+
+    `source` names the published part that `indices` counts in, so that a subset can be saved and found again.
+    """
+
+    classes: tuple[str, ...]
+    source: str
+    mean: tuple[float, ...] = IMAGENET_MEAN
+    std: tuple[float, ...] = IMAGENET_STD
+    indices: Tensor = None  # type: ignore[assignment]  # (N,) positions in the source; all of it by default
+    notes: tuple[str, ...] = ()  # what a reader of the results should know
+
+    def __post_init__(self) -> None:
+        if self.indices is None:
+            object.__setattr__(self, "indices", torch.arange(len(self)))
+
+    @property
+    def task(self) -> Task:
+        """A label for each picture, or for each pixel."""
+        return "segmentation" if self.labels is None else "classification"
+
+    @property
+    @abstractmethod
+    def labels(self) -> Tensor | None:
+        """(N,) class ids; None for segmentation."""
+
+    @property
+    @abstractmethod
+    def image_shape(self) -> tuple[int, int, int]:
+        """(C, H, W)."""
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def fetch(self, rows: Tensor, crops: Tensor | None = None) -> Batch:
+        """The pictures at `rows`; with `crops`, (B, 4) as `crop_boxes` takes them, a part of each made the whole."""
+
+    @abstractmethod
+    def subset(self, rows: Tensor) -> Pictures:
+        """The pictures at `rows`, remembering where they stood in the source."""
+
+
+@dataclass(frozen=True, eq=False)
+class ImageSet(Pictures):
+    """Pictures in memory with their labels (classification) or masks (segmentation)."""
+
+    images: Tensor  # (N, C, H, W) uint8
+    targets: Tensor  # (N,) int64 class ids, or (N, H, W) uint8 class ids with 255 = ignored
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_tensors(self)
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    @property
+    def labels(self) -> Tensor | None:
+        """(N,) class ids; None for segmentation."""
+        return self.targets if self.targets.ndim == 1 else None
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """(C, H, W)."""
+        _, channels, height, width = self.images.shape
+        return channels, height, width
+
+    def fetch(self, rows: Tensor, crops: Tensor | None = None) -> Batch:
+        """The pictures at `rows`; with `crops` a part of each, enlarged to the whole."""
+        rows = rows.to(self.images.device)
+        images, targets = self.images.index_select(0, rows), self.targets.index_select(0, rows)
+        if crops is None:
+            return Batch(images, targets)
+        boxes = crop_boxes(crops.to(self.images.device), self.images.shape[3], self.images.shape[2])
+        images = resample(images, boxes, "bilinear")
+        return Batch(images, targets if targets.ndim == 1 else resample(targets[:, None], boxes, "nearest")[:, 0])
+
+    def subset(self, rows: Tensor) -> ImageSet:
+        """The pictures at `rows`, remembering where they stood in the source."""
+        rows = torch.as_tensor(rows, dtype=torch.int64)
+        return replace(
+            self,
+            images=self.images[rows],
+            targets=self.targets[rows],
+            indices=self.indices[rows],
+        )
+
+    def to(self, device: torch.device | str) -> ImageSet:
+        """The same set on another device: a set that fits on the GPU never waits for the host."""
+        return replace(self, images=self.images.to(device), targets=self.targets.to(device))
+
+    def resized(self, size: int) -> ImageSet:
+        """The set at `size`×`size`: pictures by antialiased bilinear interpolation, masks by the nearest pixel."""
+        targets = self.targets
+        if targets.ndim == 3:
+            targets = F.interpolate(targets[:, None], size=(size, size), mode="nearest-exact")[:, 0]
+        return replace(self, images=resize_pictures(self.images, size), targets=targets)
+
+
+@dataclass(frozen=True)
+class Splits:
+    """What training sees (`train`), what it is watched on (`val`) and what is reported at the end (`test`).
+
+    Where a set publishes one held-out part only, `val` and `test` are that same part, as in the paper.
+    """
+
+    name: str
+    train: Pictures
+    val: Pictures
+    test: Pictures
+
+    def parts(self) -> dict[str, Pictures]:
+        """The parts by name, each once."""
+        parts = {"train": self.train, "val": self.val, "test": self.test}
+        return parts if self.test is not self.val else {"train": self.train, "val": self.val}
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of the results should know about the data, each once."""
+        return tuple(dict.fromkeys(note for part in self.parts().values() for note in part.notes))
+
+    def indices(self) -> dict[str, dict[str, Any]]:
+        """Which pictures of which published part each part holds, ready for JSON."""
+        return {name: {"source": part.source, "indices": part.indices.tolist()} for name, part in self.parts().items()}
+
+    def save_indices(self, path: str | Path) -> None:
+        """Write `indices()` as JSON, to keep with a run."""
+        Path(path).write_text(json.dumps(self.indices()) + "\n", encoding="utf-8")
+
+
+def concatenate(sets: Sequence[ImageSet], source: str) -> ImageSet:
+    """Several sets of the same classes and shape as one; `indices` count through them in order."""
+    return replace(
+        sets[0],
+        images=torch.cat([part.images for part in sets]),
+        targets=torch.cat([part.targets for part in sets]),
+        source=source,
+        indices=torch.arange(sum(map(len, sets))),
+        notes=tuple(dict.fromkeys(note for part in sets for note in part.notes)),
+    )
+
+
+def resize_pictures(images: Tensor, size: int, *, chunk: int = 1024) -> Tensor:
+    """(N, C, h, w) uint8 -> (N, C, size, size) uint8, antialiased, a chunk at a time to bound the memory."""
+    if images.shape[-2:] == (size, size):
+        return images.contiguous()
+    parts = [
+        F.interpolate(part.float(), size=(size, size), mode="bilinear", antialias=True, align_corners=False)
+        for part in images.split(chunk)
+    ]
+    return torch.cat([part.round().clamp(0, 255).to(torch.uint8) for part in parts])
+
+
+def crop_boxes(crops: Tensor, width: int, height: int) -> Tensor:
+    """(B, 4) left, top, right, bottom in [0, 1] of crops (B, 4): share of the area, aspect ratio, place x, y in [0, 1].
+
+    >>> crop_boxes(torch.tensor([[0.25, 1.0, 0.0, 1.0]]), 100, 100)
+    tensor([[0.0000, 0.5000, 0.5000, 1.0000]])
+    """
+    area, ratio, x, y = crops.unbind(1)
+    side = (area * width * height).sqrt()
+    wide = (side * ratio.sqrt() / width).clamp(max=1)
+    high = (side / ratio.sqrt() / height).clamp(max=1)
+    left, top = x * (1 - wide), y * (1 - high)
+    return torch.stack([left, top, left + wide, top + high], 1)
+
+
+def resample(images: Tensor, boxes: Tensor, mode: str) -> Tensor:
+    """Enlarge the box (left, top, right, bottom in [0, 1]) of each picture (B, C, H, W) uint8 to the whole picture."""
+    left, top, right, bottom = boxes.unbind(1)
+    zero = torch.zeros_like(left)
+    rows = [right - left, zero, left + right - 1, zero, bottom - top, top + bottom - 1]
+    theta = torch.stack(rows, 1).view(-1, 2, 3)  # maps [-1, 1]² onto the box
+    grid = F.affine_grid(theta, list(images.shape), align_corners=False)
+    sampled = F.grid_sample(images.float(), grid, mode=mode, padding_mode="border", align_corners=False)
+    return sampled.round_().clamp_(0, 255).to(torch.uint8)
+
+
+def _check_tensors(data: ImageSet) -> None:
+    images, targets, classes = data.images, data.targets, len(data.classes)
+    if images.dtype != torch.uint8 or images.ndim != 4:
+        raise ValueError(
+            f"{data.source}: pictures should be uint8 of shape (N, C, H, W), got {images.dtype} {tuple(images.shape)}"
+        )
+    if targets.shape not in ((len(images),), (len(images), *images.shape[-2:])):
+        raise ValueError(
+            f"{data.source}: {len(images)} pictures of shape {tuple(images.shape[1:])} need as many labels, or masks "
+            f"of the same height and width; got targets of shape {tuple(targets.shape)}"
+        )
+    if len(data.mean) != images.shape[1] or len(data.std) != images.shape[1]:
+        raise ValueError(
+            f"{data.source}: the pictures have {images.shape[1]} channels, so mean and std should have as many "
+            f"numbers; got {len(data.mean)} and {len(data.std)}"
+        )
+    outside = (targets < 0) | (targets >= classes)
+    if targets.ndim == 3:
+        outside &= targets != IGNORE
+    if outside.any():
+        first = int(outside.flatten(1).any(1).nonzero()[0]) if targets.ndim == 3 else int(outside.nonzero()[0])
+        raise ValueError(
+            f"{data.source}: {'mask' if targets.ndim == 3 else 'label'} {first} holds "
+            f"{int(targets[first][outside[first]].flatten()[0])}, "
+            f"outside the {classes} classes 0..{classes - 1}"
+        )

@@ -1,0 +1,210 @@
+"""Picture files on disk: decoded one batch at a time, or all at once into memory; bad files are named."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps
+from rich.console import Console
+from rich.progress import track
+from torch import Tensor
+
+from tcpvit.data.image_set import IGNORE, Batch, ImageSet, Pictures, crop_boxes
+
+EXTENSIONS = frozenset(Image.registered_extensions()) & {
+    ".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp",
+}  # fmt: skip
+Fit = Literal["crop", "squash"]
+OnBad = Literal["stop", "skip"]
+BILINEAR, NEAREST = Image.Resampling.BILINEAR, Image.Resampling.NEAREST  # Pillow's bilinear is antialiased
+Box = tuple[float, float, float, float]
+NAMED = 10  # how many bad files an error or a note names
+
+
+@dataclass(frozen=True, eq=False)
+class PictureFiles(Pictures):
+    """Files with their labels, or with the files of their masks; decoded when fetched.
+
+    `fit` says how a picture becomes square: "crop" keeps the middle, "squash" the whole with its aspect ratio lost.
+    """
+
+    files: tuple[Path, ...]
+    targets: Tensor | tuple[Path, ...]  # (N,) class ids, or the masks
+    image_size: int
+    fit: Fit = "crop"
+    on_bad: OnBad = "stop"
+    mask_values: dict[int, int] | None = None  # the class of each value of a mask, where it is not the value itself
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        mask_table(len(self.classes), self.mask_values)  # says what is wrong with them
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    @property
+    def labels(self) -> Tensor | None:
+        """(N,) class ids; None for segmentation."""
+        return self.targets if isinstance(self.targets, Tensor) else None
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """(C, H, W)."""
+        return 3, self.image_size, self.image_size
+
+    def subset(self, rows: Tensor) -> PictureFiles:
+        """The files at `rows`, remembering where they stood in the source."""
+        keep = rows.tolist()
+        return replace(
+            self,
+            files=tuple(self.files[i] for i in keep),
+            targets=self.targets[rows] if isinstance(self.targets, Tensor) else tuple(self.targets[i] for i in keep),
+            indices=self.indices[rows],
+        )
+
+    def fetch(self, rows: Tensor, crops: Tensor | None = None) -> Batch:
+        """Decode the pictures at `rows`, with `crops` a part of each; a bad one is left out and named."""
+        chosen = [None] * len(rows) if crops is None else list(crops)
+        return self._collect(self._decode(i, crop) for i, crop in zip(rows.tolist(), chosen, strict=True))
+
+    def in_memory(self) -> ImageSet:
+        """Decode everything once, with threads; bad files stop the run, all of them named, or are skipped."""
+        with ThreadPoolExecutor(min(32, os.cpu_count() or 1)) as pool:
+            decoded = pool.map(self._decode, range(len(self)))
+            batch = self._collect(_with_progress(decoded, len(self), self.source))
+        notes = self.notes
+        if batch.bad:
+            if not len(batch.images):
+                raise ValueError(f"none of the pictures can be used: {list_bad(batch.bad, len(self))}")
+            if self.on_bad == "stop":
+                raise ValueError(f"{list_bad(batch.bad, len(self))}; mend or remove them, or ask to skip bad files")
+            notes += (f"{list_bad(batch.bad, len(self))}; skipped",)
+        kept = batch.kept if batch.kept is not None else torch.arange(len(self))
+        return ImageSet(
+            batch.images,
+            batch.targets,
+            classes=self.classes,
+            source=self.source,
+            mean=self.mean,
+            std=self.std,
+            indices=self.indices[kept],
+            notes=notes,
+        )
+
+    def _decode(self, i: int, crop: Tensor | None = None) -> tuple[np.ndarray, np.ndarray] | str:
+        """The picture (3, H, W) and its target, or a sentence that says why there is none."""
+        try:
+            picture = read_picture(self.files[i])
+        except Exception as error:  # a damaged file can fail anywhere in Pillow
+            return f"{self.files[i]} ({error or type(error).__name__})"
+        box = _box(picture, self.fit, crop)
+        pixels = np.asarray(_to_square(picture, self.image_size, box)).transpose(2, 0, 1)
+        target = self.targets[i]
+        if isinstance(target, Tensor):
+            return pixels, target.numpy()
+        try:
+            return pixels, self._read_mask(target, picture.size, box)
+        except Exception as error:
+            return f"{target} ({error or type(error).__name__})"
+
+    def _read_mask(self, path: Path, picture_size: tuple[int, int], box: Box) -> np.ndarray:
+        """Class ids (H, W) uint8."""
+        mask = read_mask(path)
+        if mask.size != picture_size:
+            raise ValueError(f"{_by(mask.size)} pixels, but its picture has {_by(picture_size)}")
+        ids = mask_table(len(self.classes), self.mask_values)[np.asarray(mask)]  # -1 where the value is not allowed
+        if (ids < 0).any():
+            values = sorted(set(np.asarray(mask)[ids < 0].tolist()))
+            raise ValueError(f"values {', '.join(map(str, values[:5]))} outside the {len(self.classes)} classes")
+        return np.asarray(_to_square(Image.fromarray(ids.astype(np.uint8)), self.image_size, box, NEAREST))
+
+    def _collect(self, decoded: Iterable[tuple[np.ndarray, np.ndarray] | str]) -> Batch:
+        images, targets, kept, bad = [], [], [], []
+        for position, item in enumerate(decoded):
+            if isinstance(item, str):
+                bad.append(item)
+            else:
+                images.append(item[0])
+                targets.append(item[1])
+                kept.append(position)
+        return Batch(
+            torch.from_numpy(np.stack(images)) if images else torch.empty(0, *self.image_shape, dtype=torch.uint8),
+            torch.from_numpy(np.stack(targets)) if targets else torch.empty(0, dtype=torch.int64),
+            torch.tensor(kept) if bad else None,
+            tuple(bad),
+        )
+
+
+def read_picture(path: Path) -> Image.Image:
+    """An RGB picture, turned the way its camera held it."""
+    with Image.open(path) as picture:
+        return ImageOps.exif_transpose(picture).convert("RGB")
+
+
+def read_mask(path: Path) -> Image.Image:
+    """A mask of one byte per pixel: grey values or the indices of a palette."""
+    with Image.open(path) as mask:
+        mask.load()
+        if mask.mode == "1":
+            return Image.fromarray(np.asarray(mask).astype(np.uint8))
+        if mask.mode not in ("L", "P"):
+            raise ValueError(f"a mask has one class number per pixel (grey or palette), this has mode {mask.mode}")
+        return mask
+
+
+def mask_table(classes: int, values: dict[int, int] | None = None) -> np.ndarray:
+    """(256,) int16: the class id of each value a mask may hold, -1 where none; `values` renames them.
+
+    >>> mask_table(2, {1: 1, 2: 0, 3: 255})[:5].tolist()
+    [-1, 1, 0, 255, -1]
+    >>> mask_table(2)[[0, 1, 2, 255]].tolist()
+    [0, 1, -1, 255]
+    """
+    values = values or {**{k: k for k in range(classes)}, IGNORE: IGNORE}
+    table = np.full(256, -1, dtype=np.int16)
+    for value, target in values.items():
+        if not 0 <= value <= 255 or not (0 <= target < classes or target == IGNORE):
+            raise ValueError(
+                f"a mask value 0..255 becomes a class 0..{classes - 1} or {IGNORE} (ignored), got {value} -> {target}"
+            )
+        table[value] = target
+    return table
+
+
+def _box(picture: Image.Image, fit: Fit, crop: Tensor | None) -> Box:
+    """The part of the picture to keep, in pixels: left, top, right, bottom."""
+    width, height = picture.size
+    if crop is not None:
+        left, top, right, bottom = crop_boxes(crop[None], width, height)[0].tolist()
+        return left * width, top * height, right * width, bottom * height
+    if fit == "squash":
+        return 0, 0, width, height
+    side = min(width, height)
+    left, top = (width - side) / 2, (height - side) / 2
+    return left, top, left + side, top + side
+
+
+def _to_square(picture: Image.Image, size: int, box: Box, how: Image.Resampling = BILINEAR) -> Image.Image:
+    return picture.resize((size, size), how, box=box)
+
+
+def _with_progress(items: Iterable, total: int, what: str) -> Iterator:
+    console = Console(stderr=True)
+    yield from track(items, f"reading {what}", total, console=console, transient=True, disable=not console.is_terminal)
+
+
+def list_bad(bad: Sequence[str], total: int) -> str:
+    """How many files are bad, and the first of them by name."""
+    more = f" and {len(bad) - NAMED} more" if len(bad) > NAMED else ""
+    return f"{len(bad)} of {total:,} files cannot be used: {', '.join(bad[:NAMED])}{more}"
+
+
+def _by(size: tuple[int, int]) -> str:
+    return f"{size[0]}×{size[1]}"

@@ -1,0 +1,67 @@
+"""RandAugment (Cubuk et al., 2020) on a batch: each picture its own operations, applied group by group.
+
+The operations and their strengths are torchvision's; pictures that drew the same operation and sign are processed in
+one call, so a batch costs as many calls as there are operations, not as many as there are pictures.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+STRONGEST = 30  # magnitudes run from 0 to this
+
+
+def randaugment(images: Tensor, numbers: Tensor, magnitude: int) -> Tensor:
+    """Apply operations to pictures (B, 3, H, W) uint8; `numbers` is (B, operations, 2): which one, which sign."""
+    if images.shape[1] != 3:
+        raise ValueError(f"RandAugment is for pictures of 3 channels, got {images.shape[1]}; use shift, flip and erase")
+    table = _operations(magnitude / STRONGEST, (images.shape[2], images.shape[3]))
+    images = images.clone()
+    for which, sign in numbers.permute(1, 2, 0):
+        codes = 2 * (which * len(table)).long() + (sign < 0.5)  # (B,): the operation and its sign
+        for code in codes.unique().tolist():
+            rows = (codes == code).nonzero()[:, 0].to(images.device)
+            images[rows] = table[code // 2](images[rows], -1.0 if code % 2 else 1.0)
+    return images
+
+
+def _operations(strength: float, size: tuple[int, int]) -> list[Callable[[Tensor, float], Tensor]]:
+    """The fourteen operations at a strength in [0, 1], for pictures of `size`; the second argument is the sign."""
+    functional = _torchvision_functional()
+
+    def affine(x: Tensor, **change: Any) -> Tensor:
+        return functional.affine(x, **{"angle": 0.0, "translate": [0, 0], "scale": 1.0, "shear": [0.0, 0.0]} | change)
+
+    down, across = (150 / 331 * side * strength for side in size)
+    skew, turn, colour = math.degrees(math.atan(0.3 * strength)), 30 * strength, 0.9 * strength
+    return [
+        lambda x, sign: x,
+        lambda x, sign: affine(x, shear=[sign * skew, 0.0], center=[0, 0]),
+        lambda x, sign: affine(x, shear=[0.0, sign * skew], center=[0, 0]),
+        lambda x, sign: affine(x, translate=[int(sign * across), 0]),
+        lambda x, sign: affine(x, translate=[0, int(sign * down)]),
+        lambda x, sign: functional.rotate(x, sign * turn),
+        lambda x, sign: functional.adjust_brightness(x, 1 + sign * colour),
+        lambda x, sign: functional.adjust_saturation(x, 1 + sign * colour),
+        lambda x, sign: functional.adjust_contrast(x, 1 + sign * colour),
+        lambda x, sign: functional.adjust_sharpness(x, 1 + sign * colour),
+        lambda x, sign: functional.posterize(x, 8 - round(4 * strength)),
+        lambda x, sign: functional.solarize(x, 255 * (1 - strength)),
+        lambda x, sign: functional.autocontrast(x),
+        lambda x, sign: functional.equalize(x),
+    ]
+
+
+def _torchvision_functional() -> Any:
+    from tcpvit.compat import repair_torchvision
+
+    repair_torchvision()
+    try:
+        from torchvision.transforms.v2 import functional
+    except ImportError:
+        raise ImportError("RandAugment uses torchvision's operations: pip install 'tcpvit[vision]'") from None
+    return functional

@@ -1,0 +1,167 @@
+"""The table of sets and the one way in: `load_dataset(name)`."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tcpvit.data import cifar10, digits_on_photos, files, folder, oxford_pet, stl10, svhn
+from tcpvit.data.files import Resource, data_root
+from tcpvit.data.image_set import ImageSet, Pictures, Splits
+from tcpvit.data.source import Source, Split
+from tcpvit.data.subsets import draw, fraction_sizes
+
+BUILT_IN = "digits-on-photos"
+FOLDER = "folder:"
+SOURCES = {module.SOURCE.name: module.SOURCE for module in (cifar10, svhn, stl10, oxford_pet)}
+
+
+def list_datasets() -> list[str]:
+    """The names that `load_dataset` takes; `folder:PATH` is a name too.
+
+    >>> list_datasets()
+    ['digits-on-photos', 'cifar10', 'svhn', 'stl10', 'oxford-pet', 'folder:PATH']
+    """
+    return [BUILT_IN, *SOURCES, f"{FOLDER}PATH"]
+
+
+def load_dataset(
+    name: str,
+    root: str | Path | None = None,
+    *,
+    split: Split | None = None,
+    seed: int = 0,
+    stratified: bool = True,
+    image_size: int | None = None,
+    train_size: int | None = None,
+    val_size: int | None = None,
+    val_fraction: float | None = None,
+    download: bool = False,
+    **options: Any,
+) -> Splits:
+    """Load a set as train, val and test.
+
+    `root` holds the sets (else TCPVIT_DATA, else the cache). `split` is "official" or "paper": 10,000/2,000 of cifar10,
+    svhn and stl10 (drawn from all of its 13,000), 80 %/20 % of oxford-pet. `seed` and `stratified` govern every draw.
+    `val_fraction` holds that much of train out as val, and leaves test for the end; `train_size` and `val_size` keep
+    fewer pictures; `image_size` resizes. `options` are those of the set, see docs/data.md.
+
+    >>> digits = load_dataset("digits-on-photos", sizes=(20, 10, 10))
+    >>> digits.train.images.shape, digits.train.task
+    (torch.Size([20, 3, 32, 32]), 'classification')
+    """
+    read = _reader(name, root, split, download)
+    accepted = inspect.signature(read).parameters
+    for option in options:
+        if option not in accepted or option in ("folder", "split"):
+            raise ValueError(f"{name} has no option {option!r}{_nearest(option, _own_options(read))}")
+    common = {"seed": seed, "stratified": stratified, "val_fraction": val_fraction, "image_size": image_size}
+    splits = read(**{k: v for k, v in common.items() if k in accepted and v is not None}, **options)
+    if image_size and "image_size" not in accepted:
+        splits = _each(splits, lambda part: _resized(part, image_size))
+    if val_fraction and "val_fraction" not in accepted:
+        splits = _hold_out(splits, val_fraction, seed, stratified)
+    return _shrink(splits, train_size, val_size, seed, stratified)
+
+
+def get_source(name: str) -> Source:
+    """The published set of this name."""
+    if name not in SOURCES:
+        raise ValueError(f"there is no set {name!r}{_nearest(name, list_datasets())}")
+    return SOURCES[name]
+
+
+def find_dataset(name: str, root: str | Path | None = None) -> Path:
+    """The folder of a published set that is on disk."""
+    source, root = get_source(name), data_root(root)
+    place = source.find(root)
+    if place is None:
+        size = sum(resource.size for resource in source.resources) / 1e6
+        raise FileNotFoundError(
+            f"{name} is not in {root}: fetch it ({size:,.0f} MB) with `tcpvit data download {name}`, or point "
+            f"--data-root or {files.ENVIRONMENT} to the folder that holds it"
+        )
+    return place
+
+
+def download_dataset(name: str, root: str | Path | None = None, *, optional: bool = False) -> Path:
+    """Fetch and unpack a published set unless it is there; returns its folder. `optional` adds SVHN's extra part."""
+    source, root = get_source(name), data_root(root)
+    home = root / source.home
+    found = source.find(root)
+    if found is None:
+        for resource in source.resources:
+            _fetch(resource, home, source)
+        found = source.find(root)
+        if found is None:
+            raise ValueError(f"the archives of {name} do not hold what was expected; see {home}")
+    for resource in source.optional if optional else ():
+        _fetch(resource, found, source)
+    return found
+
+
+def _fetch(resource: Resource, folder: Path, source: Source) -> None:
+    path = files.download(resource, folder)
+    if path.name.endswith(".tar.gz"):
+        files.extract(path, folder, source.is_needed)
+        path.unlink()
+
+
+def _reader(name: str, root: str | Path | None, split: Split | None, download: bool) -> Callable[..., Splits]:
+    """The function that reads the set, with the set's place and split filled in."""
+    if name == BUILT_IN or name.startswith(FOLDER):
+        if split is not None:
+            raise ValueError(f"{name} has one way to be split, so `split` does not apply; got {split!r}")
+        if name == BUILT_IN:
+            return digits_on_photos.load
+        return partial(folder.load, Path(name[len(FOLDER) :]).expanduser())
+    source = get_source(name)
+    split = split or source.default_split
+    if split not in ("official", "paper"):
+        raise ValueError(f'{name} is split as "official" or "paper", got {split!r}')
+    place = download_dataset(name, root) if download else find_dataset(name, root)
+    return partial(source.load, place, split=split)
+
+
+def _own_options(read: Callable[..., Splits]) -> list[str]:
+    general = inspect.signature(load_dataset).parameters
+    return [name for name in inspect.signature(read).parameters if name not in general]
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    known = list(known)
+    close = difflib.get_close_matches(name, known, n=1)
+    hint = f"; did you mean {close[0]!r}?" if close else "."
+    return f"{hint} Known: {', '.join(known) or 'none'}"
+
+
+def _each(splits: Splits, change: Callable[[Pictures], Pictures]) -> Splits:
+    train, val = change(splits.train), change(splits.val)
+    return replace(splits, train=train, val=val, test=val if splits.test is splits.val else change(splits.test))
+
+
+def _resized(part: Pictures, size: int) -> Pictures:
+    assert isinstance(part, ImageSet)  # files on disk are decoded at the size asked for
+    return part.resized(size)
+
+
+def _hold_out(splits: Splits, fraction: float, seed: int, stratified: bool) -> Splits:
+    train = splits.train
+    sizes = fraction_sizes(len(train), fraction)
+    kept, held_out = draw(len(train), sizes, seed=seed, labels=train.labels if stratified else None)
+    return replace(splits, train=train.subset(kept), val=train.subset(held_out))
+
+
+def _shrink(splits: Splits, train_size: int | None, val_size: int | None, seed: int, stratified: bool) -> Splits:
+    def some(part: Pictures, size: int | None) -> Pictures:
+        if size is None:
+            return part
+        return part.subset(draw(len(part), [size], seed=seed, labels=part.labels if stratified else None)[0])
+
+    small = _each(splits, lambda part: some(part, val_size))
+    return replace(small, train=some(splits.train, train_size))
