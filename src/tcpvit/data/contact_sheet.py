@@ -9,13 +9,13 @@ from torch import Tensor
 from tcpvit.data.image_set import IGNORE, Pictures, resize_pictures
 from tcpvit.data.subsets import draw
 
-CELL, GAP, MARGIN = 72, 4, 12  # pixels
+CELL, GAP, MARGIN = 96, 4, 14  # pixels
 INK, PAPER = (45, 45, 45), (255, 255, 255)
 TINTS = torch.tensor([(230, 60, 50), (40, 120, 220), (60, 170, 75), (240, 170, 30), (150, 80, 190)])
 WHITE = torch.tensor((255, 255, 255))  # ignored pixels
 
 
-def contact_sheet(data: Pictures, *, columns: int = 12, rows: int = 10, seed: int = 0) -> Image.Image:
+def contact_sheet(data: Pictures, *, columns: int = 10, rows: int = 10, seed: int = 0) -> Image.Image:
     """Random pictures, a row for each class; for segmentation, rows of pictures above their masks as tints."""
     if data.labels is not None:
         lines = []
@@ -39,17 +39,17 @@ def _pictures(data: Pictures, rows: Tensor) -> Tensor:
 
 
 def _tinted(data: Pictures, rows: Tensor) -> Tensor:
-    """Pictures with class k > 0 in the colour of k and ignored pixels in white."""
+    """Pale grey pictures with class k > 0 in the colour of k and ignored pixels in white."""
     batch = data.fetch(rows)
     masks = batch.targets.cpu().long()[:, None]  # (n, 1, H, W)
     tint = TINTS[(masks[:, 0] - 1).clamp(min=0) % len(TINTS)].permute(0, 3, 1, 2)  # (n, 3, H, W)
     tint = torch.where(masks == IGNORE, WHITE.view(1, 3, 1, 1), tint)
-    images = _pictures(data, rows).float()
-    return torch.where(masks > 0, torch.lerp(images, tint.float(), 0.6), images).to(torch.uint8)
+    grey = 100 + 0.4 * _pictures(data, rows).float().mean(1, keepdim=True).expand_as(tint)
+    return torch.where(masks > 0, torch.lerp(grey, tint.float(), 0.8), grey).to(torch.uint8)
 
 
 def _arrange(lines: list[tuple[str, Tensor]], columns: int) -> Image.Image:
-    font = ImageFont.load_default()
+    font = ImageFont.load_default(15)
     names = max((int(font.getlength(name)) for name, _ in lines), default=0)
     left = MARGIN + (names + MARGIN if names else 0)
     step = CELL + GAP
