@@ -6,7 +6,7 @@ import pytest
 import torch
 from small_runs import SMALL, make_set
 
-from tcpvit.data.image_set import Splits
+from tcpvit.data import Splits
 from tcpvit.training import Recipe
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from tcpvit.data.image_set import ImageSet
+from tcpvit.data import ImageSet
 
 # Dropout and stochastic depth draw random numbers in the model, shift, flip, erase and mixup in the data.
 SMALL = {
@@ -27,7 +27,7 @@ def make_set(number: int, seed: int, classes: int = 3, size: int = 32, masks: bo
     images = (noise + 60 * labels[:, None, None, None]).to(torch.uint8)
     names = tuple(f"class {k}" for k in range(classes))
     if not masks:
-        return ImageSet(images, labels, names, f"made/{seed}")
+        return ImageSet(images, labels, classes=names, source=f"made/{seed}")
     targets = labels[:, None, None].repeat(1, size, size).to(torch.uint8)
     targets[:, 0] = 255
-    return ImageSet(images, targets, names, f"made/{seed}")
+    return ImageSet(images, targets, classes=names, source=f"made/{seed}")

@@ -13,7 +13,7 @@ from small_runs import make_set
 from torch import nn
 
 import tcpvit
-from tcpvit.data.image_set import Splits
+from tcpvit.data import Splits
 from tcpvit.training import NonFiniteLoss, Recipe, resume, train
 from tcpvit.training.build import build_batches, build_model
 from tcpvit.training.checkpoint import list_checkpoints, read_checkpoint

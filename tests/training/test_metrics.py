@@ -25,7 +25,7 @@ def test_top1_and_top5_over_batches_are_scikit_learns():
     for x, y in zip(logits.split(40), labels.split(40), strict=True):
         metrics.update(x, y, torch.nn.functional.cross_entropy(x, y, reduction="sum"))
     expected = {
-        "loss": sklearn_metrics.log_loss(labels, logits.softmax(1), labels=range(12)),
+        "loss": sklearn_metrics.log_loss(labels, logits.double().softmax(1), labels=range(12)),
         "top1": sklearn_metrics.accuracy_score(labels, logits.argmax(1)),
         "top5": sklearn_metrics.top_k_accuracy_score(labels, logits, k=5, labels=range(12)),
     }

@@ -2,25 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
 
 from tcpvit import algebra
-
-try:
-    from tcpvit.data import load_dataset
-except ImportError:
-    from tcpvit.data.digits_on_photos import load as _digits
-
-    def load_dataset(name, root=None, seed=0, **options):
-        return _digits(seed=seed, **options)
-
-
-from tcpvit.data.image_set import ImageSet, Pictures, Splits
-from tcpvit.data.loader import Batches
+from tcpvit.data import Batches, Pictures, Splits, load_dataset
 from tcpvit.models import create_model, model_config
 from tcpvit.training.recipe import DataRecipe, Recipe
 
@@ -28,13 +16,11 @@ LOOKED_AT = 10_000  # pictures that a data-driven transform is computed from
 
 
 def load_splits(data: DataRecipe) -> Splits:
-    """The parts of the recipe's set, resized if it says so."""
-    options = dict(data.options)
-    splits = load_dataset(data.name, root=data.root, **options)
-    if data.image_size is None:
-        return splits
-    parts = {name: _resized(part, data.image_size) for name, part in splits.parts().items()}
-    return Splits(splits.name, parts["train"], parts["val"], parts.get("test", parts["val"]))
+    """The parts of the recipe's set."""
+    for key in ("name", "root", "image_size"):
+        if key in data.options:
+            raise ValueError(f"data.options.{key} should be data.{key}")
+    return load_dataset(data.name, data.root, image_size=data.image_size, **data.options)
 
 
 def build_model(recipe: Recipe, train: Pictures) -> nn.Module:
@@ -119,8 +105,3 @@ def find_device(recipe: Recipe) -> torch.device:
     if recipe.precision == "float16" and device.type != "cuda":
         raise ValueError(f"precision=float16 needs a CUDA GPU, this run is on {device}; take bfloat16 or float32")
     return device
-
-
-def _resized(part: Pictures, size: int) -> Pictures:
-    """In memory by interpolation, files when they are decoded."""
-    return part.resized(size) if isinstance(part, ImageSet) else replace(part, image_size=size)  # type: ignore[type-var]

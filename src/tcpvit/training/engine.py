@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tcpvit.data.image_set import Splits
+from tcpvit.data import Splits
 from tcpvit.models.pretrained import WEIGHTS, load_weights
 from tcpvit.training.build import build_batches, build_model, find_device, load_splits
 from tcpvit.training.checkpoint import WriteError, read_latest

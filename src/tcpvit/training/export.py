@@ -10,7 +10,7 @@ from typing import Any
 from safetensors.torch import save
 from torch import nn
 
-from tcpvit.data.image_set import Pictures
+from tcpvit.data import Pictures
 from tcpvit.models import save_pretrained
 from tcpvit.models.pretrained import CONFIG, WEIGHTS, Pretrained
 from tcpvit.training.checkpoint import write_atomically

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
-from tcpvit.data.loader import Batches
+from tcpvit.data import Batches
 from tcpvit.training.checkpoint import Content, checkpoint_path, prune, write_checkpoint
 from tcpvit.training.evaluation import autocast, evaluate
 from tcpvit.training.events import Events

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-IGNORE = 255  # the value of pixels that count for nothing
+from tcpvit.data import IGNORE
 
 # How metrics are called in tables.
 LABELS = {"top1": "top-1", "top5": "top-5", "miou": "mIoU", "mdice": "mDice", "pixel_accuracy": "pixel accuracy"}

@@ -16,7 +16,7 @@ from typing import Any, Literal, get_type_hints
 import yaml
 
 from tcpvit.algebra.checks import nearest
-from tcpvit.data.augment import Augment
+from tcpvit.data import Augment
 from tcpvit.training.typed import typed
 
 SHIPPED = Path(__file__).parent / "recipes"

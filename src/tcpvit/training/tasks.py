@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tcpvit.training.metrics import IGNORE, AnyMetrics, ClassificationMetrics, SegmentationMetrics
+from tcpvit.data import IGNORE
+from tcpvit.training.metrics import AnyMetrics, ClassificationMetrics, SegmentationMetrics
 
 
 class Task(Protocol):

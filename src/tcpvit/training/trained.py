@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from torch import nn
 
-from tcpvit.data.image_set import Pictures
+from tcpvit.data import Pictures
 from tcpvit.models import create_model, from_pretrained, list_models
 from tcpvit.training.export import read_preprocessing
 from tcpvit.training.recipe import Recipe
@@ -31,7 +31,7 @@ class Trained:
         if self.preprocessing is None:
             return data
         mean, std = (tuple(self.preprocessing[name]) for name in ("mean", "std"))
-        return replace(data, mean=mean, std=std)  # type: ignore[type-var]
+        return replace(data, mean=mean, std=std)
 
 
 def load_trained(target: str | Path, weights: Weights = "best") -> Trained:

@@ -27,6 +27,7 @@ def train(
     runs: Path = Path("runs"),
     resume: Path | None = None,
     overwrite: bool = False,
+    data_root: Path | None = None,
     quiet: bool = False,
     json: bool = False,
 ) -> engine.Result:
@@ -42,6 +43,7 @@ def train(
         runs: the folder of all runs.
         resume: the folder of a run to go on with, instead of a recipe.
         overwrite: replace a run of the same name.
+        data_root: the folder that holds the sets, short for --set data.root=FOLDER.
         quiet: show nothing but the result.
         json: print the result as JSON on stdout, and the progress on stderr.
 
@@ -55,6 +57,7 @@ def train(
     if (recipe is None) == (resume is None):
         raise ValueError("tell what to train: a recipe, as `tcpvit train demo`, or a run to --resume")
     report = reporter(quiet=quiet, json=json)
+    set = [*set, *_at(data_root)]
     if resume is not None:
         if name is not None or overwrite:
             raise ValueError("--resume goes on in the folder it names; leave --name and --overwrite out")
@@ -78,6 +81,7 @@ def measure(
     part: Literal["test", "val", "train"] = "test",
     weights: Weights = "best",
     set: list[str] = [],  # noqa: B006
+    data_root: Path | None = None,
     json: bool = False,
 ) -> dict[str, Any]:
     """Measure a trained model on a set.
@@ -90,6 +94,7 @@ def measure(
         part: which part of the set.
         weights: of a run, those of its best or its last epoch.
         set: KEY=VALUE, a change to the data or device keys of the recipe; may be repeated.
+        data_root: the folder that holds the sets, short for --set data.root=FOLDER.
         json: print everything as JSON, per-class numbers and the confusion matrix included.
 
     Examples:
@@ -104,7 +109,7 @@ def measure(
             raise ValueError(
                 f"a trained model can be measured with other data.* keys, device or precision, got {word!r}"
             )
-    recipe = _recipe_for(trained, dataset).override(set)
+    recipe = _recipe_for(trained, dataset).override([*set, *_at(data_root)])
     device = find_device(recipe)
     splits = load_splits(recipe.data)
     data = trained.prepare({"train": splits.train, "val": splits.val, "test": splits.test}[part])
@@ -158,10 +163,7 @@ def evaluation_tables(
     table.notes.append(f"{about['pictures']:,} pictures of {about['data']} in {about['seconds']:.1f} s")
     for name, value in metrics.summary().items():
         table.add(LABELS[name], f"{value:.4f}" if name == "loss" else percent(value))
-    if trained.preprocessing is None and trained.recipe is None:
-        table.notes.append(
-            "How this model's pictures were normalised is not known; the set's own statistics were used."
-        )
+    table.notes += about["notes"]
     by_class = metrics.by_class()
     if len(classes) > 20:
         return [table]
@@ -169,6 +171,11 @@ def evaluation_tables(
     for row in zip(classes, *by_class.values(), strict=True):
         detail.add(row[0], *(None if value != value else percent(value) for value in row[1:]))
     return [table, detail]
+
+
+def _at(data_root: Path | None) -> list[str]:
+    """The override that says where the sets lie; quoted, so that YAML takes any path as text."""
+    return [] if data_root is None else [f"data.root={json_module.dumps(str(data_root))}"]
 
 
 def _recipe_for(trained: Trained, dataset: str | None) -> Recipe:

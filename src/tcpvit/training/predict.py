@@ -1,0 +1,180 @@
+"""`tcpvit predict`: what a trained model sees in picture files, as a table for programs and as pictures for people."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json as json_module
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.progress import track
+
+from tcpvit.data import PictureFiles
+from tcpvit.data.augment import normalise
+from tcpvit.data.image_set import IMAGENET_MEAN, IMAGENET_STD
+from tcpvit.data.pictures import EXTENSIONS, Fit, OnBad, list_bad, read_picture
+from tcpvit.training.build import find_device
+from tcpvit.training.checkpoint import write_atomically
+from tcpvit.training.recipe import Recipe
+from tcpvit.training.trained import Trained, Weights, load_trained
+
+SHOWN = 80  # pictures on a sheet
+SIDE = 512  # pixels: larger pictures are reduced before they are drawn
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The likeliest labels of a file, the first the likeliest, with their probabilities."""
+
+    file: str
+    labels: tuple[str, ...]
+    probabilities: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What was predicted, and a sentence for each file that could not be read."""
+
+    found: list[Prediction]
+    bad: list[str]
+
+
+def predict(
+    target: str,
+    paths: list[Path],
+    *,
+    top: int = 3,
+    out: Path | None = None,
+    sheet: Path | None = None,
+    pictures: Path | None = None,
+    weights: Weights = "best",
+    fit: Fit | None = None,
+    on_bad: OnBad = "skip",
+    batch_size: int = 250,
+    device: str = "auto",
+    json: bool = False,
+) -> Predictions:
+    """Label pictures with a trained model.
+
+    Writes the likeliest labels of each file and their probabilities as CSV. Pictures are prepared as the model's own
+    were: its size, its normalisation, its names of the classes. Grey and transparent ones are taken as colour.
+
+    Args:
+        target: a run folder, or a folder written by save_pretrained.
+        paths: picture files, and folders that are searched for pictures with everything below them.
+        top: how many labels to give for each picture.
+        out: write the CSV (or JSON) into this file instead of stdout.
+        sheet: draw the pictures with their labels on one sheet, as sheet.png or sheet.svg.
+        pictures: draw each picture beside its labels, into this folder.
+        weights: of a run, those of its best or its last epoch.
+        fit: make pictures square by keeping the middle (crop) or everything (squash); by default as in training.
+        on_bad: what a file that is no picture does, skip (it is counted and named on stderr) or stop.
+        batch_size: pictures at a time.
+        device: auto, cpu, cuda, cuda:1, mps.
+        json: write JSON instead of CSV.
+
+    Examples:
+        tcpvit predict runs/demo/tcp-0 runs/demo/pictures
+        tcpvit predict runs/demo/tcp-0 holiday.jpg scans/ --top 5 --out labels.csv
+        tcpvit predict runs/demo/tcp-0 runs/demo/pictures --sheet sheet.png --pictures labelled
+        tcpvit predict runs/demo/tcp-0/best scans/ --on-bad stop --json
+    """
+    if sheet is not None and sheet.suffix.lower() not in (".png", ".svg", ".pdf", ".jpg"):
+        raise ValueError(f"a sheet is a picture, as sheet.png or sheet.svg, got {str(sheet)!r}")
+    trained = load_trained(target, weights)
+    files = find_pictures(paths)
+    done = predict_files(trained, files, top=top, fit=fit, on_bad=on_bad, batch_size=batch_size, device=device)
+    if done.bad:
+        print(f"tcpvit: {list_bad(done.bad, len(files))}; skipped", file=sys.stderr)
+    text = _as_json(done) if json else _as_csv(done.found)
+    if out is None:
+        sys.stdout.write(text)
+    else:
+        _write(out, text.encode())
+        print(f"{len(done.found):,} predictions in {out}")
+    _draw(done.found, sheet, pictures)
+    return done
+
+
+def find_pictures(paths: Iterable[Path]) -> list[Path]:
+    """Files as they are named, folders searched for pictures in alphabetical order."""
+    files: list[Path] = []
+    for path in paths:
+        if path.is_dir():
+            inside = sorted(file for file in path.rglob("*") if file.suffix.lower() in EXTENSIONS and file.is_file())
+            files += [file for file in inside if not file.name.startswith(".")]
+        elif path.is_file():
+            files.append(path)
+        else:
+            raise ValueError(f"{path} is neither a file nor a folder")
+    if not files:
+        searched = ", ".join(str(path) for path in paths) or "no folder"
+        raise ValueError(f"there are no pictures in {searched}; looked for {', '.join(sorted(EXTENSIONS))}")
+    return files
+
+
+@torch.inference_mode()
+def predict_files(
+    trained: Trained,
+    files: Sequence[Path],
+    *,
+    top: int = 3,
+    fit: Fit | None = None,
+    on_bad: OnBad = "skip",
+    batch_size: int = 250,
+    device: str = "auto",
+) -> Predictions:
+    """The `top` likeliest labels of each file; one that cannot be read is named in `bad`, or stops everything."""
+    at = find_device(Recipe(device=device))
+    data = _as_data(trained, files, fit)
+    model = trained.model.to(at).eval()
+    top = min(top, len(data.classes))
+    found: list[Prediction] = []
+    bad: list[str] = []
+    console = Console(stderr=True)
+    chunks = torch.arange(len(files)).split(batch_size)
+    for rows in track(chunks, "predicting", console=console, transient=True, disable=not console.is_terminal):
+        batch = data.fetch(rows)
+        bad += batch.bad
+        if bad and on_bad == "stop":
+            raise ValueError(f"{list_bad(bad, len(files))}; mend or remove them, or go on with --on-bad skip")
+        if not len(batch.images):
+            continue
+        logits = model(normalise(batch.images.to(at).float(), data.mean, data.std))
+        likeliest = logits.float().softmax(1).topk(top)
+        names = rows if batch.kept is None else rows[batch.kept]
+        for row, chances, labels in zip(names, likeliest.values.tolist(), likeliest.indices.tolist(), strict=True):
+            found.append(Prediction(str(files[row]), tuple(data.classes[k] for k in labels), tuple(chances)))
+    if not found:
+        raise ValueError(f"none of the pictures can be used: {list_bad(bad, len(files))}")
+    return Predictions(found, bad)
+
+
+def _as_data(trained: Trained, files: Sequence[Path], fit: Fit | None) -> PictureFiles:
+    """The files as a set of the kind that the model was trained on."""
+    config, about = getattr(trained.model, "config", None), trained.preprocessing
+    if trained.untrained:
+        raise ValueError(f"{trained.name} is a preset with random weights; name the folder of a run to predict with it")
+    return PictureFiles()
+
+
+def _as_csv(found: Sequence[Prediction]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    ranks = range(1, len(found[0].labels) + 1)
+    writer.writerow(["file", *(f"{name}_{rank}" for rank in ranks for name in ("label", "probability"))])
+    for item in found:
+        pairs = zip(item.labels, item.probabilities, strict=True)
+        writer.writerow([item.file, *(cell for label, chance in pairs for cell in (label, f"{chance:.6f}"))])
+    return text.getvalue()
+
+
+def _as_json(done: Predictions) -> str:
+    return json_module.dumps(asdict(done), indent=2, ensure_ascii=False) + "\n"
