@@ -148,8 +148,14 @@ def _hadamard_factors(tube: int, dtype: torch.dtype, device: torch.device) -> li
     return [hadamard_matrix(2**size).to(dtype).to(device) for size in sizes]
 
 
-def _transposed(x: Tensor) -> Tensor:
-    return x.mT
+def _to_slices(x: Tensor) -> Tensor:
+    """The identity, (n, C) -> (C, n): a copy, as all others give, so that nobody writes into x through it."""
+    return x.mT.clone(memory_format=torch.contiguous_format)
+
+
+def _to_tubes(x_hat: Tensor) -> Tensor:
+    """The inverse of `_to_slices`: (C, n) -> (n, C)."""
+    return x_hat.mT.clone()
 
 
 def _alternating(tube: int, x: Tensor) -> Tensor:
@@ -162,5 +168,5 @@ FAST = {
     "dst": (fast_dst, fast_idst),
     "hadamard": (fast_hadamard, fast_ihadamard),
     "haar": (fast_haar, fast_ihaar),
-    "identity": (_transposed, _transposed),
+    "identity": (_to_slices, _to_tubes),
 }

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from tcpvit.algebra.checks import check_batches, check_same_tube, check_tensor, matrix_shape
 from tcpvit.algebra.domain import Domain, TransformsArg, slice_matmul
+from tcpvit.algebra.transforms import narrow
 
 
 def to_hat(A: Tensor, transform: TransformsArg = "dct", *, tube_ndim: int = 1) -> Tensor:
@@ -33,7 +34,7 @@ def from_hat(A_hat: Tensor, transform: TransformsArg = "dct", *, tube_ndim: int 
     """
     domain = Domain(transform, A_hat, tube_ndim=tube_ndim, full=True)
     A = domain.back(_tubes_first(A_hat, tube_ndim))
-    return A.real if real and any(t.is_complex for t in domain.transforms) else A
+    return narrow(A.real, A_hat.dtype) if real and any(t.is_complex for t in domain.transforms) else A
 
 
 def facewise(A: Tensor, B: Tensor, *, tube_ndim: int = 1) -> Tensor:

@@ -67,10 +67,12 @@ class Transform(ABC):
 
     def forward(self, x: Tensor, dim: int = -1) -> Tensor:
         """Hat domain of `x` along `dim`, in the same shape; in memory the slices come first."""
+        self._check(x, dim)
         return narrow(self.slices(widen(x).movedim(dim, -1)).movedim(0, dim), x.dtype)
 
     def inverse(self, x_hat: Tensor, dim: int = -1, *, real: bool = True) -> Tensor:
         """Spatial domain of `x_hat` along `dim`; `real` drops the imaginary part that the DFT leaves."""
+        self._check(x_hat, dim)
         x = self.unslices(widen(x_hat).movedim(dim, 0)).movedim(-1, dim)
         return narrow(x.real if real and self.is_complex else x, x_hat.dtype)
 
@@ -88,6 +90,15 @@ class Transform(ABC):
         matrix = self._cast(x_hat, True)
         slices = self._match(x_hat).reshape(self.tube, -1)
         return torch.mm(matrix, slices).view(x_hat.shape).movedim(0, -1)
+
+    def _check(self, x: Tensor, dim: int) -> None:
+        """Floating-point tubes of this length."""
+        if not (x.is_floating_point() or x.is_complex()):
+            raise ValueError(f"{self!r} takes floating-point numbers, got {x.dtype}; convert them with .float()")
+        if x.shape[dim] != self.tube:
+            raise ValueError(
+                f"{self!r} takes tubes of length {self.tube}, got {x.shape[dim]} in dimension {dim} of {tuple(x.shape)}"
+            )
 
     def _match(self, x: Tensor) -> Tensor:
         """Real numbers become complex for a complex matrix."""
@@ -230,10 +241,8 @@ class LearnedTransform(Transform, nn.Module):
         begin = get_transform(start, tube)
         if begin.scale != 1.0 or begin.is_complex:
             raise ValueError(f"a learned transform starts at a real orthogonal one, but {begin!r} is not; try 'dct'")
-        self.basis = nn.Linear(tube, tube, bias=False)
-        nn.utils.parametrizations.orthogonal(self.basis, orthogonal_map="matrix_exp")
-        with torch.no_grad():
-            self.basis.weight = begin.matrix.to(self.basis.weight)
+        # Undisturbed: the parametrisation starts with numbers of its own, which autocast and a meta device lack.
+        self.basis = undisturbed(_orthogonal_layer, begin.matrix.detach()).to(torch.get_default_device())
 
     @property
     def matrix(self) -> Tensor:
@@ -339,6 +348,15 @@ def widen(x: Tensor) -> Tensor:
 def narrow(x: Tensor, dtype: torch.dtype) -> Tensor:
     """Back to half precision, unless the DFT has made complex numbers of it."""
     return x.to(dtype) if dtype in HALF and not x.is_complex() else x
+
+
+def _orthogonal_layer(matrix: Tensor) -> nn.Linear:
+    """A linear map whose weight stays orthogonal, and begins at `matrix`."""
+    layer = nn.Linear(*matrix.shape, bias=False)
+    nn.utils.parametrizations.orthogonal(layer, orthogonal_map="matrix_exp")
+    with torch.no_grad():
+        layer.weight = matrix.to(layer.weight)
+    return layer
 
 
 def _complex(dtype: torch.dtype) -> torch.dtype:
