@@ -55,6 +55,11 @@ class Augment:
         if task == "segmentation" and unfit:
             raise ValueError(f"{unfit[0]} is for classification; segmentation takes shift, flip, zoom and colour")
 
+    @property
+    def group(self) -> int:
+        """How many neighbours in a batch depend on each other, so that one process must have them all."""
+        return 2 if self.mixup or self.cutmix else 1
+
     def draw(self, random: np.random.Generator, number: int) -> Draws:
         """Random numbers for `number` pictures."""
         draws = {

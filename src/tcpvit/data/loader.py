@@ -34,7 +34,8 @@ class Batches:
     """Iterate over (images, targets): float32 normalised (B, C, H, W), and labels (B,) or masks (B, H, W), int64.
 
     Mixup and cutmix turn labels into (B, classes) probabilities. `batch_size` is that of all ranks together; each gets
-    its slice. Call `set_epoch` before each epoch. Files that are streamed are decoded by `workers` processes.
+    its slice, which may be empty in a last batch smaller than the number of ranks. Call `set_epoch` before each epoch.
+    Files that are streamed are decoded by `workers` processes.
     """
 
     def __init__(
@@ -51,10 +52,10 @@ class Batches:
         device: torch.device | str = "cpu",
         workers: int | None = None,
     ):
-        _check(data, batch_size, drop_last, seed, rank, world_size)
+        self.augment = augment or Augment()
+        _check(data, self.augment, batch_size, drop_last, seed, rank, world_size)
         self.data = data
         self.batch_size = batch_size
-        self.augment = augment or Augment()
         self.augment.check_task(data.task)
         self.shuffle, self.drop_last, self.seed = shuffle, drop_last, seed
         self.rank, self.world_size = rank, world_size
@@ -74,8 +75,12 @@ class Batches:
         self.epoch, self.start = epoch, start
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        done = self.start
         for plan, batch in self._read():
             yield self._finish(plan, batch)
+            done = plan.number + 1
+        if done < len(self):  # every rank gets as many batches as the others, or they would wait for it
+            yield self._no_pictures()
 
     def order(self) -> Tensor:
         """The pictures of the epoch in order, for all ranks."""
@@ -87,11 +92,18 @@ class Batches:
         order = self.order()
         for number in range(self.start, len(self)):
             rows = order[number * self.batch_size : (number + 1) * self.batch_size]
-            mine = slice(len(rows) * self.rank // self.world_size, len(rows) * (self.rank + 1) // self.world_size)
+            mine = self._share(len(rows))
             random = np.random.default_rng((self.seed, self.epoch, 1 + number))
             draws = {name: drawn[mine] for name, drawn in self.augment.draw(random, len(rows)).items()}
             if len(rows[mine]):  # a last batch smaller than the number of ranks leaves some without
                 yield _Plan(number, rows[mine], draws, self.augment.crops(draws))
+
+    def _share(self, pictures: int) -> slice:
+        """This rank's part of a batch."""
+        together = self.augment.group
+        groups = -(-pictures // together)
+        first, end = (groups * rank // self.world_size for rank in (self.rank, self.rank + 1))
+        return slice(together * first, together * end)
 
     def _read(self) -> Iterator[tuple[_Plan, Batch]]:
         if not isinstance(self.data, PictureFiles):
@@ -133,6 +145,12 @@ class Batches:
         pixels = normalise(self.augment.recolour(images, plan.draws), self.data.mean, self.data.std)
         return self.augment.spoil(pixels, targets.long(), plan.draws, len(self.data.classes))
 
+    def _no_pictures(self) -> tuple[Tensor, Tensor]:
+        """A batch of none."""
+        images = torch.empty(0, *self.data.image_shape, device=self.device)
+        size = self.data.image_shape[1:] if self.data.task == "segmentation" else ()
+        return images, torch.empty(0, *size, dtype=torch.int64, device=self.device)
+
 
 class _Reader(Dataset):
     """In a worker process: a plan in, its pictures out."""
@@ -161,7 +179,9 @@ def _as_is(item: Any) -> Any:
     return item
 
 
-def _check(data: Pictures, batch_size: int, drop_last: bool, seed: int, rank: int, world_size: int) -> None:
+def _check(
+    data: Pictures, augment: Augment, batch_size: int, drop_last: bool, seed: int, rank: int, world_size: int
+) -> None:
     if not len(data):
         raise ValueError(f"{data.source} holds no pictures")
     if batch_size < 1 or not 0 <= rank < world_size or seed < 0:
@@ -169,8 +189,10 @@ def _check(data: Pictures, batch_size: int, drop_last: bool, seed: int, rank: in
             f"a loader needs batch_size ≥ 1, 0 ≤ rank < world_size and seed ≥ 0, got batch_size={batch_size}, "
             f"rank={rank}, world_size={world_size}, seed={seed}"
         )
-    if batch_size % world_size:
-        raise ValueError(f"{world_size} ranks cannot share a batch of {batch_size} equally; make it a multiple")
+    if batch_size < world_size * augment.group:
+        raise ValueError(
+            f"{world_size} ranks cannot share a batch of {batch_size}; make it at least {world_size * augment.group}"
+        )
     if drop_last and len(data) < batch_size:
         raise ValueError(
             f"{data.source} has {len(data)} pictures, fewer than one batch of {batch_size}; make the batch smaller"

@@ -1,7 +1,7 @@
 """Mixup and cutmix: neighbours in the batch exchange part of themselves, labels in proportion.
 
-Neighbours (2j, 2j+1) are partners. The order is random already, and a pair is never split between ranks when each has
-an even share of the batch, so any number of processes sees the same mixtures.
+Neighbours (2j, 2j+1) are partners. The order is random already, and a pair is never split between ranks, so any number
+of processes sees the same mixtures.
 """
 
 from __future__ import annotations
