@@ -374,10 +374,10 @@ def _examined(matrix: Tensor) -> tuple[Tensor, Tensor, float | None]:
     """A copy of the matrix in double precision, its inverse and its scale, if it is square, finite and invertible."""
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not matrix.numel():
         raise ValueError(f"a transform's matrix is square, (C, C), got shape {tuple(matrix.shape)}")
-    matrix = matrix.to("cpu", torch.complex128 if matrix.is_complex() else torch.float64, copy=True)
+    matrix = matrix.to("cpu", torch.complex128 if matrix.is_complex() else torch.float64, copy=True).contiguous()
     if not torch.isfinite(matrix).all():
         raise ValueError("a transform's matrix is finite, got NaN or infinity")
     condition = torch.linalg.cond(matrix).item()
     if condition > 1e12:
         raise ValueError(f"a transform's matrix is invertible, got one with condition number {condition:.1e}")
-    return matrix, torch.linalg.inv(matrix), bases.unitary_scale(matrix)
+    return matrix, torch.linalg.inv(matrix).contiguous(), bases.unitary_scale(matrix)

@@ -1,0 +1,72 @@
+"""The fast algorithms against the matrices they stand for."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from slice_cases import close
+from torch.autograd import gradcheck, gradgradcheck
+
+from tcpvit.algebra import bases
+from tcpvit.algebra.fast import FAST
+from tcpvit.algebra.transforms import FAST_FROM, FastTransform
+
+FLOAT = torch.float64
+
+
+@pytest.mark.parametrize("name", sorted(FAST))
+@pytest.mark.parametrize("C", [64, 128, 256])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_fast_algorithm_and_matrix_agree(name, C, dtype):
+    transform = FastTransform(name, C)
+    x = torch.randn(6, C, dtype=dtype)
+    hat, slack = transform.matrix.to(dtype) @ x.mT, 1e-5 if dtype == torch.float32 else 1e-12
+    close(transform.fast(x), hat, slack)
+    close(transform.fast_inverse(hat), x, slack)
+    close(transform.fast(x.mT.contiguous().mT), hat, slack)  # the same numbers, the other order in memory
+    close(transform.fast_inverse(hat.mT.contiguous().mT), x, slack)
+
+
+@settings(max_examples=60)
+@given(C=st.integers(1, 70), n=st.integers(1, 3))
+def test_fast_cosine_and_sine_take_every_length(C, n):
+    x = torch.randn(n, C, dtype=FLOAT)
+    for name in ("dct", "dst"):
+        forward, inverse = FAST[name]
+        close(forward(x), bases.MATRICES[name](C) @ x.mT)
+        close(inverse(forward(x)), x)
+
+
+@pytest.mark.parametrize("name", ["dct", "dst", "haar", "hadamard"])
+def test_long_tubes_never_see_the_matrix(name, monkeypatch):
+    monkeypatch.setattr(bases, "named_matrix", None)
+    transform = FastTransform(name, 2**14)  # its matrix would fill two gigabytes
+    x = torch.randn(2, 3, 2**14)
+    close(transform.inverse(transform.forward(x)), x, 1e-5)
+    assert transform.is_orthogonal
+
+
+@pytest.mark.parametrize("name", ["dct", "dst", "haar", "hadamard"])
+def test_crossover_is_where_the_matrix_stops(name, monkeypatch):
+    monkeypatch.setattr(bases, "named_matrix", None)
+    FastTransform(name, FAST_FROM[name]).forward(torch.randn(2, FAST_FROM[name]))
+    with pytest.raises(TypeError):
+        FastTransform(name, FAST_FROM[name] // 2).forward(torch.randn(2, FAST_FROM[name] // 2))
+
+
+@pytest.mark.parametrize("name", sorted(FAST))
+@pytest.mark.parametrize("C", [4, 8])
+def test_gradients_of_the_fast_algorithms(name, C):
+    for function in FAST[name]:
+        x = torch.randn(C, C, dtype=FLOAT, requires_grad=True)
+        assert gradcheck(function, x)
+        assert gradgradcheck(function, x)
+
+
+@pytest.mark.parametrize("C", [5, 9])
+def test_gradients_of_the_fast_algorithms_of_odd_length(C):
+    for name in ("dct", "dst"):
+        for function in FAST[name]:
+            assert gradcheck(function, torch.randn(C, C, dtype=FLOAT, requires_grad=True))
