@@ -211,6 +211,24 @@ def test_every_listed_name_is_taken():
         assert f"({transform.name}, tube=4)" in repr(transform)
 
 
+@pytest.mark.parametrize("C", [4, 256])
+@pytest.mark.parametrize("name", ["dct", "dft", "haar", "hadamard", "identity", "cosine_kka"])
+def test_results_share_no_memory_with_their_input(name, C):
+    transform, x = get_transform(name, C), torch.randn(2, C)
+    for function in (transform.forward, transform.inverse):
+        kept = x.clone()
+        function(x).zero_()
+        assert torch.equal(x, kept)
+
+
+def test_learned_transform_is_made_under_autocast_and_on_meta():
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        learned = LearnedTransform(3)
+    close(learned.matrix.detach(), get_transform("dct", 3).matrix.float(), 1e-6)
+    with torch.device("meta"):
+        assert LearnedTransform(3).matrix.device.type == "meta"
+
+
 @pytest.mark.parametrize("C", [11, 139])
 def test_first_use_in_a_mode_leaves_no_mark(C):
     """Whatever is kept after a first use under inference, torch.func or a meta device must serve training after it."""
@@ -268,6 +286,15 @@ def test_threads_share_the_transforms():
             lambda: MatrixTransform(torch.ones(2, 2)),
             "a transform's matrix is invertible, got one with condition number",
         ),
+        (
+            lambda: get_transform("dct", 3).forward(torch.ones(2, 3).long()),
+            "takes floating-point numbers, got torch.int64",
+        ),
+        (
+            lambda: get_transform("dft", 3).forward(torch.ones(2, 4)),
+            r"tubes of length 3, got 4 in dimension -1 of \(2, 4\)",
+        ),
+        (lambda: get_transform("dct", 3).inverse(torch.ones(2, 3), dim=0), "tubes of length 3, got 2 in dimension 0"),
         (lambda: LearnedTransform(3, "cosine_kka"), "a learned transform starts at a real orthogonal one, but"),
         (lambda: LearnedTransform(3, "dft"), "a learned transform starts at a real orthogonal one, but"),
         (lambda: data_driven(torch.ones(2, 2, 3, dtype=torch.complex64)), "data_driven needs real data"),

@@ -352,7 +352,7 @@ def narrow(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 def _orthogonal_layer(matrix: Tensor) -> nn.Linear:
     """A linear map whose weight stays orthogonal, and begins at `matrix`."""
-    layer = nn.Linear(*matrix.shape, bias=False)
+    layer = nn.Linear(len(matrix), len(matrix), bias=False)
     nn.utils.parametrizations.orthogonal(layer, orthogonal_map="matrix_exp")
     with torch.no_grad():
         layer.weight = matrix.to(layer.weight)
