@@ -43,7 +43,7 @@ ROOMS: dict[str, set[str]] = {
     "models": NETWORKS,
     "tensorize": NETWORKS,
     "analysis": NETWORKS | {"figures"},
-    "training": NETWORKS | {"data"},
+    "training": NETWORKS | {"data", "figures"},
     "tour": {"algebra"},
 }
 ROOMS["studies"] = set(ROOMS)
