@@ -248,6 +248,16 @@ def test_product_compiles_to_one_graph(transform, C):
     close(torch.autograd.grad(product.square().sum(), A)[0], expected)
 
 
+@pytest.mark.parametrize("transform", ["dct", "dft"])
+def test_compiled_product_takes_one_tube_length_after_another(transform):
+    """The second length makes torch.compile treat lengths as symbols, but a transform has a length of its own."""
+    torch.compiler.reset()
+    compiled = torch.compile(lambda A, B: cprod(A, B, transform), fullgraph=True, backend="aot_eager")
+    for m, C in ((2, 31), (3, 33), (4, 33), (5, 133)):  # lengths that no test has used before
+        A, B = randn(m, 4, C), randn(4, 2, C)
+        close(compiled(A, B), cprod(A, B, transform))
+
+
 def test_product_is_exported():
     class Square(torch.nn.Module):
         def forward(self, A: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from operator import index
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
@@ -53,6 +54,9 @@ def kept(build: Callable[..., T]) -> Callable[..., T]:
 
     @functools.wraps(build)
     def get(*key: Any) -> T:
-        return getattr(shelf, put_on_shelf(*key)) if torch.compiler.is_compiling() else make(*key)
+        if not torch.compiler.is_compiling():
+            return make(*key)
+        # index: where torch.compile sees sizes as symbols, it compiles anew for each tube length
+        return getattr(shelf, put_on_shelf(*[index(part) if isinstance(part, int) else part for part in key]))
 
     return get
