@@ -53,7 +53,7 @@ def check(folder: Path) -> list[FileCheck]:
         pets = _files(folder, image_size=32, on_bad="stop").in_memory()
     except ValueError as error:
         return [*checks, FileCheck("images, trimaps", False, str(error))]
-    about = f"{len(pets):,} pairs read, {len(_without_pet(pets))} trimaps show no pet"
+    about = f"{len(pets):,} pairs read, {int(_without_pet(pets).sum())} trimaps show no pet"
     return [*checks, FileCheck("images, trimaps", True, about)]
 
 

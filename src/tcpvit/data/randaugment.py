@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 
 STRONGEST = 30  # magnitudes run from 0 to this
@@ -19,7 +20,7 @@ def randaugment(images: Tensor, numbers: Tensor, magnitude: int) -> Tensor:
     """Apply operations to pictures (B, 3, H, W) uint8; `numbers` is (B, operations, 2): which one, which sign."""
     if images.shape[1] != 3:
         raise ValueError(f"RandAugment is for pictures of 3 channels, got {images.shape[1]}; use shift, flip and erase")
-    table = _operations(magnitude / STRONGEST, (images.shape[2], images.shape[3]))
+    table = _operations(magnitude, (images.shape[2], images.shape[3]))
     images = images.clone()
     for which, sign in numbers.permute(1, 2, 0):
         codes = 2 * (which * len(table)).long() + (sign < 0.5)  # (B,): the operation and its sign
@@ -29,15 +30,18 @@ def randaugment(images: Tensor, numbers: Tensor, magnitude: int) -> Tensor:
     return images
 
 
-def _operations(strength: float, size: tuple[int, int]) -> list[Callable[[Tensor, float], Tensor]]:
-    """The fourteen operations at a strength in [0, 1], for pictures of `size`; the second argument is the sign."""
+def _operations(magnitude: int, size: tuple[int, int]) -> list[Callable[[Tensor, float], Tensor]]:
+    """The fourteen operations at a magnitude in 0..30, for pictures of `size`; the second argument is the sign."""
     functional = _torchvision_functional()
 
     def affine(x: Tensor, **change: Any) -> Tensor:
         return functional.affine(x, **{"angle": 0.0, "translate": [0, 0], "scale": 1.0, "shear": [0.0, 0.0]} | change)
 
-    down, across = (150 / 331 * side * strength for side in size)
-    skew, turn, colour = math.degrees(math.atan(0.3 * strength)), 30 * strength, 0.9 * strength
+    def up_to(strongest: float) -> float:
+        return float(torch.linspace(0, strongest, STRONGEST + 1)[magnitude])
+
+    down, across = (up_to(150 / 331 * side) for side in size)
+    skew, turn, colour = math.degrees(math.atan(up_to(0.3))), up_to(30), up_to(0.9)
     return [
         lambda x, sign: x,
         lambda x, sign: affine(x, shear=[sign * skew, 0.0], center=[0, 0]),
@@ -49,8 +53,8 @@ def _operations(strength: float, size: tuple[int, int]) -> list[Callable[[Tensor
         lambda x, sign: functional.adjust_saturation(x, 1 + sign * colour),
         lambda x, sign: functional.adjust_contrast(x, 1 + sign * colour),
         lambda x, sign: functional.adjust_sharpness(x, 1 + sign * colour),
-        lambda x, sign: functional.posterize(x, 8 - round(4 * strength)),
-        lambda x, sign: functional.solarize(x, 255 * (1 - strength)),
+        lambda x, sign: functional.posterize(x, 8 - round(up_to(4))),
+        lambda x, sign: functional.solarize(x, 255 * (1 - up_to(1))),
         lambda x, sign: functional.autocontrast(x),
         lambda x, sign: functional.equalize(x),
     ]

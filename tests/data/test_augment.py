@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from tcpvit.compat import repair_torchvision
+from tcpvit.data import Augment
+from tcpvit.data.augment import erase, jitter_colour, normalise, shift_and_flip
+
+
+def pictures(number: int = 5, channels: int = 3, size: int = 8) -> torch.Tensor:
+    return torch.randint(0, 256, (number, channels, size, size), dtype=torch.uint8)
+
+
+def test_shift_and_flip_against_a_loop():
+    images = pictures(40)
+    offsets, flip = torch.randint(0, 7, (40, 2)), torch.rand(40) < 0.5
+    ours = shift_and_flip(images, 3, offsets, flip, fill=9)
+    for image, (y, x), mirrored, result in zip(images, offsets.tolist(), flip, ours, strict=True):
+        cut = F.pad(image, (3, 3, 3, 3), value=9)[:, y : y + 8, x : x + 8]
+        assert torch.equal(cut.flip(2) if mirrored else cut, result)
+
+
+def test_masks_move_with_their_pictures():
+    ids = torch.randint(0, 3, (30, 8, 8), dtype=torch.uint8)
+    images = ids[:, None].expand(-1, 3, -1, -1).contiguous()  # each picture shows its mask
+    augment = Augment(shift=2, flip=0.5)
+    moved, masks = augment.move(images, ids, augment.draw(np.random.default_rng(0), 30))
+    outside = masks == 255
+    assert outside.any()
+    assert torch.equal(moved[:, 0][~outside], masks[~outside])
+    assert (moved[:, 0][outside] == 0).all()  # black comes in, and is ignored
+
+
+def test_every_offset_and_both_sides_occur():
+    augment = Augment(shift=1, flip=0.5)
+    image = torch.zeros(1, 1, 3, 3, dtype=torch.uint8)
+    image[0, 0, 1, 1] = 1
+    draws = augment.draw(np.random.default_rng(0), 500)
+    moved, _ = augment.move(image.expand(500, -1, -1, -1), torch.zeros(500).long(), draws)
+    places = moved.flatten(1).argmax(1)
+    assert torch.bincount(places, minlength=9).min() > 500 / 9 / 2
+
+
+def test_flip_probability():
+    ramp = torch.arange(4, dtype=torch.uint8).expand(2000, 1, 4, 4)
+    augment = Augment(flip=0.25)
+    moved, _ = augment.move(ramp, torch.zeros(2000).long(), augment.draw(np.random.default_rng(1), 2000))
+    flipped = (moved[:, 0, 0, 0] == 3).float().mean().item()
+    assert flipped == pytest.approx(0.25, abs=0.03)
+
+
+def test_colour_factors_against_their_definition():
+    images = torch.rand(3, 3, 4, 4) * 100
+    factors = torch.tensor([[1.2, 1.0, 1.0], [1.0, 0.5, 1.0], [1.0, 1.0, 0.0]])
+    bright, flat, grey = jitter_colour(images, factors)
+    torch.testing.assert_close(bright, images[0] * 1.2)
+    torch.testing.assert_close(flat, images[1].mean() + 0.5 * (images[1] - images[1].mean()))
+    torch.testing.assert_close(grey, images[2].mean(0).expand(3, -1, -1))
+
+
+def test_erasing_blanks_one_rectangle_of_the_right_area():
+    numbers = torch.rand(300, 5)
+    erased = erase(torch.ones(300, 3, 32, 32), numbers, 0.5)
+    blank = erased[:, 0] == 0
+    happened = blank.flatten(1).any(1)
+    assert torch.equal(happened, numbers[:, 0] < 0.5)
+    shares = blank[happened].float().mean((1, 2))
+    assert shares.min() > 0.01
+    assert shares.max() < 0.37  # 2 % to 33 %, rounded to whole pixels
+    for mask in blank[happened]:
+        rows, columns = mask.any(1), mask.any(0)
+        assert torch.equal(mask, rows[:, None] & columns)  # a rectangle
+
+
+def test_normalise_against_torchvision():
+    repair_torchvision()
+    transforms = pytest.importorskip("torchvision.transforms")
+    images, mean, std = pictures(), (0.4, 0.5, 0.6), (0.2, 0.3, 0.1)
+    theirs = transforms.Normalize(mean, std)(images.float() / 255)
+    torch.testing.assert_close(normalise(images.float(), mean, std), theirs)
+
+
+def test_one_option_does_not_change_another():
+    images, labels = pictures(20, size=16), torch.zeros(20).long()
+    plain, more = Augment(shift=2, flip=0.5), Augment(shift=2, flip=0.5, mixup=0.8, randaugment=2)
+    a, _ = plain.move(images, labels, plain.draw(np.random.default_rng(5), 20))
+    b, _ = more.move(images, labels, more.draw(np.random.default_rng(5), 20))
+    assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("options", [{"flip": 1.5}, {"shift": -1}, {"zoom": 0}, {"zoom": 1.2}, {"magnitude": 31}])
+def test_wrong_strengths_are_named(options):
+    with pytest.raises(ValueError, match=f"augmentation {next(iter(options))} should lie between 0 and"):
+        Augment(**options)
+
+
+@pytest.mark.parametrize("name", ["randaugment", "erase", "mixup", "cutmix"])
+def test_masks_take_no_mixtures(name):
+    with pytest.raises(ValueError, match=f"{name} is for classification"):
+        Augment(**{name: 1}).check_task("segmentation")

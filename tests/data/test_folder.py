@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from published import write_classes, write_masks
+
+from tcpvit.data import Batches, ImageSet, PictureFiles, folder, load_dataset
+
+
+def load(path, **options):
+    return load_dataset(f"folder:{path}", image_size=options.pop("image_size", 8), **options)
+
+
+def test_one_folder_is_split_by_seed_and_class(tmp_path):
+    write_classes(tmp_path, {"cat": 10, "dog": 20})
+    splits = load(tmp_path)
+    assert splits.train.classes == ("cat", "dog")
+    assert torch.bincount(splits.train.labels).tolist() == [8, 16]
+    assert torch.bincount(splits.val.labels).tolist() == [2, 4]
+    assert not set(splits.train.indices.tolist()) & set(splits.val.indices.tolist())
+    assert splits.val is splits.test
+    assert load(tmp_path, seed=1).indices() != splits.indices()
+    for picture, label in zip(splits.train.images, splits.train.labels, strict=True):
+        assert picture.unique().numel() == 1
+        assert int(picture[0, 0, 0]) // 20 == int(label)  # the grey says which class it was written for
+
+
+@pytest.mark.parametrize("val", ["val", "valid", "validation", "test"])
+def test_train_and_val_folders(tmp_path, val):
+    write_classes(tmp_path / "train", {"a": 6, "b": 4})
+    write_classes(tmp_path / val, {"a": 2, "b": 3})
+    splits = load(tmp_path)
+    assert (len(splits.train), len(splits.val)) == (10, 5)
+    assert splits.val is splits.test
+
+
+def test_three_parts_and_a_held_out_fraction(tmp_path):
+    write_classes(tmp_path / "train", {"a": 10, "b": 10})
+    write_classes(tmp_path / "val", {"a": 3, "b": 3})
+    write_classes(tmp_path / "test", {"a": 2, "b": 2})
+    splits = load(tmp_path)
+    assert [len(part) for part in splits.parts().values()] == [20, 6, 4]
+    held_out = load(tmp_path, val_fraction=0.5)
+    assert [len(part) for part in held_out.parts().values()] == [10, 10, 4]
+
+
+def test_corrupt_pictures_stop_or_are_skipped(tmp_path):
+    write_classes(tmp_path, {"a": 20, "b": 20})
+    whole = (tmp_path / "a" / "3.png").read_bytes()
+    (tmp_path / "a" / "3.png").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "b" / "7.png").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"files cannot be used: .*\.png \(.*; mend or remove them"):
+        load(tmp_path)
+    splits = load(tmp_path, on_bad="skip")
+    assert len(splits.train) + len(splits.val) == 38
+    noted = " ".join(splits.notes)
+    assert "3.png" in noted
+    assert "7.png" in noted
+
+
+def test_nothing_but_corrupt_pictures(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        for i in range(5):
+            (tmp_path / name / f"{i}.jpg").write_bytes(b"no")
+    with pytest.raises(ValueError, match="none of the pictures can be used"):
+        load(tmp_path, on_bad="skip")
+
+
+def test_layouts_that_are_no_layout(tmp_path):
+    with pytest.raises(FileNotFoundError, match="there is no folder"):
+        load(tmp_path / "absent")
+    with pytest.raises(ValueError, match=r"one folder of pictures for each of two or more classes \(found 0\)"):
+        load(tmp_path)
+    write_classes(tmp_path, {"a": 3, "b": 3})
+    (tmp_path / "c").mkdir()
+    with pytest.raises(ValueError, match=r"'c' is empty"):
+        load(tmp_path)
+
+
+def test_a_class_that_training_lacks_is_named(tmp_path):
+    write_classes(tmp_path / "train", {"a": 3, "b": 3})
+    write_classes(tmp_path / "val", {"a": 3, "zebra": 3})
+    with pytest.raises(ValueError, match=r"has a class 'zebra' that the training part lacks"):
+        load(tmp_path)
+
+
+def test_pictures_are_turned_cropped_and_made_rgb(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        for i in range(3):
+            turned = Image.new("L", (20, 10), 0)
+            turned.paste(200, (0, 0, 10, 10))  # bright left half ...
+            exif = Image.Exif()
+            exif[0x0112] = 6  # ... which is the top half, says the camera
+            turned.save(tmp_path / name / f"{i}.jpg", exif=exif, quality=100)
+    crop = load(tmp_path, fit="crop", image_size=10).train.images[0]
+    squash = load(tmp_path, fit="squash", image_size=10).train.images[0]
+    for picture in (crop, squash):
+        assert picture.shape == (3, 10, 10)
+        assert picture[:, :4].float().mean() > 190
+        assert picture[:, 6:].float().mean() < 10
+
+
+def stripes(height: int = 12, width: int = 16, values: tuple[int, ...] = (0, 1)) -> np.ndarray:
+    return np.repeat(np.asarray(values), -(-width // len(values)))[:width][None].repeat(height, 0)
+
+
+def test_masks_are_paired_by_name(tmp_path):
+    write_masks(tmp_path, {f"p{i}": stripes() for i in range(10)})
+    splits = load(tmp_path, fit="squash", image_size=16)
+    assert splits.train.task == "segmentation"
+    assert (len(splits.train), len(splits.val)) == (8, 2)
+    assert splits.train.classes == ("class 0", "class 1")
+    assert torch.equal(splits.train.targets[0], torch.from_numpy(stripes(16, 16).astype(np.uint8)))
+
+
+def test_mask_classes_by_file_and_by_option(tmp_path):
+    write_masks(tmp_path, {f"p{i}": stripes() for i in range(5)})
+    (tmp_path / "classes.txt").write_text("sky\nsea\nland\n")
+    assert load(tmp_path).train.classes == ("sky", "sea", "land")
+    assert load(tmp_path, classes=["out", "in"]).train.classes == ("out", "in")
+
+
+def test_binary_masks_of_0_and_255(tmp_path):
+    write_masks(tmp_path, {f"p{i}": stripes(values=(0, 255)) for i in range(5)})
+    with pytest.raises(ValueError, match=r"only the values \[0, 255\], where 255 is ignored: rename them"):
+        load(tmp_path)
+    assert load(tmp_path, mask_values={0: 0, 255: 1}).train.targets.unique().tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "complaint"),
+    [
+        (lambda path: Image.new("L", (5, 5)).save(path), r"p3\.png \(5×5 pixels, but its picture has 16×12\)"),
+        (lambda path: Image.fromarray(stripes(values=(0, 9)).astype(np.uint8)).save(path), r"p3\.png \(values 9 out"),
+        (lambda path: Image.new("RGB", (16, 12)).save(path), r"p3\.png \(a mask has one class number per pixel"),
+        (lambda path: path.write_bytes(b"?"), r"p3\.png \(cannot identify"),
+        (lambda path: path.unlink(), r"p3\.png \(no mask\)"),
+        (lambda path: path.with_name("alone.png").write_bytes(path.read_bytes()), r"alone\.png \(no picture\)"),
+    ],
+    ids=["size", "values", "colour", "corrupt", "missing", "alone"],
+)
+def test_bad_masks_are_named(tmp_path, spoil, complaint):
+    write_masks(tmp_path, {f"p{i}": stripes() for i in range(10)})
+    spoil(tmp_path / "masks" / "p3.png")
+    with pytest.raises(ValueError, match=complaint):
+        load(tmp_path, classes=["out", "in"])
+    splits = load(tmp_path, classes=["out", "in"], on_bad="skip")
+    assert len(splits.train) + len(splits.val) == (10 if "alone" in complaint else 9)
+    assert "skipped" in " ".join(splits.notes)
+
+
+def test_palette_and_one_bit_masks(tmp_path):
+    write_masks(tmp_path, {f"p{i}": stripes() for i in range(4)})
+    palette = Image.fromarray(stripes().astype(np.uint8)).convert("P")
+    palette.putdata(stripes().ravel().tolist())
+    palette.putpalette([0, 0, 0, 200, 10, 10])
+    palette.save(tmp_path / "masks" / "p0.png")
+    Image.fromarray(stripes().astype(bool)).save(tmp_path / "masks" / "p1.png")
+    splits = load(tmp_path, fit="squash", image_size=16)
+    for mask in [*splits.train.targets, *splits.val.targets]:
+        assert torch.equal(mask, torch.from_numpy(stripes(16, 16).astype(np.uint8)))
+
+
+def test_large_folders_stream(tmp_path, monkeypatch):
+    write_classes(tmp_path, {"a": 10, "b": 10})
+    assert isinstance(load(tmp_path).train, ImageSet)
+    monkeypatch.setattr(folder, "MEMORY_LIMIT", 1000)
+    assert isinstance(load(tmp_path).train, PictureFiles)
+    assert isinstance(load(tmp_path, stream=False).train, ImageSet)
+
+
+def test_streamed_is_what_is_in_memory(tmp_path):
+    write_classes(tmp_path, {"a": 10, "b": 10})
+    streamed, kept = load(tmp_path, stream=True), load(tmp_path, stream=False)
+    assert streamed.indices() == kept.indices()
+    for (a, la), (b, lb) in zip(Batches(streamed.train, 6, workers=0), Batches(kept.train, 6), strict=True):
+        assert torch.equal(a, b)
+        assert torch.equal(la, lb)
