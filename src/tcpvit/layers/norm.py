@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from tcpvit.layers.kernels import layer_norm as kernel
+
 EPS = 1e-6  # timm's, for Std and TCP alike
 
 
@@ -28,7 +30,10 @@ class TLayerNorm(nn.Module):
 
     def forward(self, x_hat: Tensor) -> Tensor:
         """(C, ..., d) -> (C, ..., d)."""
-        normed = F.layer_norm(x_hat, (self.d,), eps=self.eps).flatten(1, -2)  # (C, B·N, d)
+        rows = x_hat.flatten(1, -2)  # (C, B·N, d)
+        if kernel.is_fit(rows, self.weight_hat):
+            return kernel.slice_layer_norm(rows, self.weight_hat, self.bias_hat, self.eps)[0].view(x_hat.shape)
+        normed = F.layer_norm(rows, (self.d,), eps=self.eps)
         return torch.addcmul(self.bias_hat, normed, self.weight_hat).view(x_hat.shape)
 
     def extra_repr(self) -> str:

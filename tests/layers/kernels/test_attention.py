@@ -7,10 +7,11 @@ from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
 from tcpvit.layers.attention import softmax_maps, split_heads
-from tcpvit.layers.kernels.attention import WORTH_WIDTH, is_built, is_fit, packed_attention
+from tcpvit.layers.kernels.attention import WORTH_WIDTH, is_fit, packed_attention
+from tcpvit.layers.kernels.build import is_built
 from tcpvit.timing import using_threads
 
-pytestmark = pytest.mark.skipif(not is_built(), reason="no compiler here: the kernel is not built")
+pytestmark = pytest.mark.skipif(not is_built("attention"), reason="no compiler here: the kernel is not built")
 
 
 def slow(qkv, heads, joint):

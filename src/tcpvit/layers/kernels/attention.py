@@ -15,11 +15,8 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
-from tcpvit.layers.kernels.build import load_kernel
+from tcpvit.layers.kernels.build import DTYPES, accumulator, call, is_built, is_exporting
 
-# An exported program should run where this library is not; torch 2.6 cannot tell.
-_is_exporting = getattr(torch.compiler, "is_exporting", lambda: False)
-NAMES = {torch.float32: "float32", torch.float64: "float64", torch.bfloat16: "bfloat16"}
 MAX_WIDTH = 64  # numbers in a head, d_h or C·d_h for joint attention: what the kernel has room for
 WORTH_WIDTH = 12  # up to here it was measured to be faster than torch, forward and backward
 
@@ -42,18 +39,12 @@ class Shape(ctypes.Structure):
         return cls(C * B, 1, N, num_heads, size, N, 0, 1 / math.sqrt(size))
 
 
-@torch.compiler.assume_constant_result
-def is_built() -> bool:
-    """True if the kernel could be built (it is, if it was not yet)."""
-    return load_kernel("attention") is not None
-
-
 def is_fit(qkv: Tensor, num_heads: int, joint: bool) -> bool:
     """True if the kernel takes this qkv (C, B, N, 3·H·D) and is worth it."""
     width = qkv.shape[-1] // (3 * num_heads) * (qkv.shape[0] if joint else 1)
-    if qkv.device.type != "cpu" or qkv.dtype not in NAMES or width > WORTH_WIDTH or _is_exporting():
+    if qkv.device.type != "cpu" or qkv.dtype not in DTYPES or width > WORTH_WIDTH or is_exporting():
         return False
-    return is_built()
+    return is_built("attention")
 
 
 @torch.library.custom_op("tcpvit::packed_attention", mutates_args=())
@@ -64,15 +55,14 @@ def packed_attention(qkv: Tensor, num_heads: int, joint: bool) -> tuple[Tensor, 
     if shape.parts * shape.size > MAX_WIDTH:
         raise ValueError(f"heads are at most {MAX_WIDTH} wide here, got {shape.parts * shape.size}")
     out, lse = _results(qkv, num_heads, joint)
-    _call("forward", qkv.dtype, qkv, out, lse, shape=shape)
+    call("attention", "forward", qkv.dtype, qkv, out, lse, shape=shape)
     return out, lse
 
 
 @packed_attention.register_fake
 def _results(qkv: Tensor, num_heads: int, joint: bool) -> tuple[Tensor, Tensor]:
     C, B, N, features = qkv.shape
-    lse_dtype = torch.float64 if qkv.dtype == torch.float64 else torch.float32
-    lse = qkv.new_empty(B if joint else C * B, num_heads, N, dtype=lse_dtype)
+    lse = qkv.new_empty(B if joint else C * B, num_heads, N, dtype=accumulator(qkv.dtype))
     return qkv.new_empty(C, B, N, features // 3), lse
 
 
@@ -83,7 +73,8 @@ def packed_attention_backward(
     """The gradient of qkv."""
     qkv = qkv.contiguous()
     grad_qkv = torch.empty_like(qkv)
-    _call("backward", qkv.dtype, grad.contiguous(), qkv, out, lse, grad_qkv, shape=Shape.of(qkv, num_heads, joint))
+    tensors = (grad.contiguous(), qkv, out, lse, grad_qkv)
+    call("attention", "backward", qkv.dtype, *tensors, shape=Shape.of(qkv, num_heads, joint))
     return grad_qkv
 
 
@@ -109,11 +100,3 @@ def _flops(qkv_shape: tuple[int, ...], *_: Any, **__: Any) -> int:
     """Scores and weighted values: two products of 2·N²·d_h for each head of each slice."""
     C, B, N, features = qkv_shape
     return 4 * C * B * N * N * (features // 3)
-
-
-def _call(direction: str, dtype: torch.dtype, *tensors: Tensor, shape: Shape) -> None:
-    library = load_kernel("attention")
-    if library is None:
-        raise RuntimeError("the attention kernel is not built here; it is used only where is_built() is true")
-    pointers = [ctypes.c_void_p(tensor.data_ptr()) for tensor in tensors]
-    getattr(library, f"tcpvit_{direction}_{NAMES[dtype]}")(*pointers, ctypes.byref(shape), torch.get_num_threads())

@@ -16,6 +16,7 @@ import tempfile
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 SOURCES = Path(__file__).parent
 # torch's own names for what the processor can do, with the compiler's flags for it
@@ -23,6 +24,30 @@ FLAGS = {
     "AVX512": ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx2", "-mfma", "-mf16c"],
     "AVX2": ["-mavx2", "-mfma", "-mf16c"],
 }
+# the precisions that kernels take, by the names of their functions
+DTYPES = {torch.float32: "float32", torch.float64: "float64", torch.bfloat16: "bfloat16"}
+# An exported program should run where this library is not; torch 2.6 cannot tell.
+is_exporting = getattr(torch.compiler, "is_exporting", lambda: False)
+
+
+@torch.compiler.assume_constant_result
+def is_built(name: str) -> bool:
+    """True if the kernel could be built (it is, if it was not yet)."""
+    return load_kernel(name) is not None
+
+
+def accumulator(dtype: torch.dtype) -> torch.dtype:
+    """The precision in which a kernel computes."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def call(name: str, direction: str, dtype: torch.dtype, *tensors: Tensor, shape: ctypes.Structure) -> None:
+    """Run `tcpvit_DIRECTION_DTYPE` of a kernel on contiguous tensors, with torch's number of threads."""
+    library = load_kernel(name)
+    if library is None:
+        raise RuntimeError(f"the kernel {name!r} is not built here; ask is_built() first")
+    pointers = [ctypes.c_void_p(tensor.data_ptr()) for tensor in tensors]
+    getattr(library, f"tcpvit_{direction}_{DTYPES[dtype]}")(*pointers, ctypes.byref(shape), torch.get_num_threads())
 
 
 @functools.cache
