@@ -168,6 +168,22 @@ def test_half_precision_products(name, dtype):
     assert product.dtype == dtype
     close(product.double(), cprod(A.double(), B.double(), name), 4 * torch.finfo(dtype).eps)
     assert transpose(A, name).dtype == dtype
+    assert from_hat(A, name).dtype == dtype
+    close(from_hat(A, name).double(), from_hat(A.double(), name), torch.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("name", [*ALL, "learned"])
+def test_default_dtype_does_not_matter(name):
+    A, B = randn(3, 2, 4, dtype=torch.float32), randn(2, 3, 4, dtype=torch.float32)
+    expected = cprod(A, B, name)
+    torch.set_default_dtype(FLOAT)
+    try:
+        product, eye = cprod(A, B, name), identity(3, 4, name)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    close(product, expected, 1e-5)
+    assert (product.dtype, eye.dtype) == (torch.float32, FLOAT)
+    close(cprod(eye, A.double(), name), A.double(), 1e-6 if name == "learned" else 1e-10)  # it learns in float32
 
 
 def test_transpose_of_a_real_transform_is_a_view():
@@ -217,8 +233,23 @@ def test_gradients_of_the_other_functions(transform):
         assert gradcheck(lambda A, f=function: f(A, transform), A)
         assert gradgradcheck(lambda A, f=function: f(A, transform), A)
     A_hat = to_hat(A, transform).detach().requires_grad_()
-    assert gradcheck(lambda A_hat: from_hat(A_hat, transform), A_hat)
-    assert gradcheck(inner, (A, randn(2, 3, 3, grad=True)))
+    for check in (gradcheck, gradgradcheck):
+        assert check(lambda A_hat: from_hat(A_hat, transform), A_hat)
+        assert check(inner, (A, randn(2, 3, 3, grad=True)))
+
+
+@pytest.mark.parametrize(
+    ("name", "C"),
+    [("dct", 128), ("dct", 131), ("dst", 131), ("haar", 128), ("haar", 131), ("hadamard", 64), ("dft", 131)],
+)
+def test_gradients_of_long_tubes_are_products(name, C):
+    """As in test_laws, but by the fast algorithms."""
+    X, W = randn(3, 4, C, grad=True), randn(4, 2, C, grad=True)
+    Y = cprod(X, W, name)
+    G = torch.randn_like(Y)
+    dX, dW = torch.autograd.grad(Y, (X, W), G)
+    close(dW, cprod(transpose(X, name), G, name).detach())
+    close(dX, cprod(G, transpose(W, name), name).detach())
 
 
 def test_gradients_reach_a_learned_transform():
