@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from PIL import Image
+from published import write_cifar, write_classes, write_masks
+from test_folder import stripes
+
+from tcpvit.cli import main
+
+
+def run(capsys, *args: str) -> tuple[int, str, str]:
+    code = main(["data", *args])
+    return code, *capsys.readouterr()
+
+
+def test_list_says_what_is_there(tmp_path, capsys):
+    write_cifar(tmp_path, binary=True)
+    code, out, _ = run(capsys, "--data-root", str(tmp_path), "--json")
+    rows = {row["name"]: row for row in json.loads(out)["data"]["rows"]}
+    assert code == 0
+    assert rows["cifar10"]["on disk"] == 120 * 3073
+    assert rows["cifar10"]["folder"].endswith("cifar-10-batches-bin")
+    assert rows["svhn"]["on disk"] is None
+    assert rows["svhn"]["download"] == 182_040_794 + 64_275_384
+    assert "digits-on-photos" in run(capsys)[1]
+
+
+def test_check_fails_on_files_that_differ(tmp_path, capsys):
+    write_cifar(tmp_path, binary=True)
+    code, out, err = run(capsys, "check", "cifar10", "--data-root", str(tmp_path))
+    assert code == 1
+    assert "differs from the published md5" in out
+    assert err == "tcpvit: 6 of 6 checks of cifar10 failed\n"
+
+
+def test_check_of_a_folder_names_bad_files(tmp_path, capsys):
+    write_classes(tmp_path / "good", {"a": 5, "b": 5})
+    code, out, _ = run(capsys, "check", f"folder:{tmp_path / 'good'}")
+    assert code == 0
+    assert "8 pictures, classification in 2 classes" in out
+    (tmp_path / "good" / "a" / "1.png").write_bytes(b"")
+    code, out, _ = run(capsys, "check", f"folder:{tmp_path / 'good'}", "--json")
+    assert code == 1
+    assert "1.png" in out
+
+
+@pytest.mark.parametrize("options", [[], ["--task", "segmentation", "--level", "hard", "--part", "test"]])
+def test_show_draws_a_sheet(tmp_path, capsys, options):
+    path = tmp_path / "sheet.png"
+    code, out, _ = run(capsys, "show", "digits-on-photos", "--out", str(path), *options)
+    assert code == 0
+    assert str(path) in out
+    assert Image.open(path).size[0] > 1000
+
+
+def test_show_of_a_folder(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_masks(tmp_path / "mine", {f"p{i}": stripes() for i in range(10)})
+    code, out, _ = run(capsys, "show", "folder:mine", "--json")
+    assert code == 0
+    assert json.loads(out)["sheet"] == "mine.png"
+    assert (tmp_path / "mine.png").is_file()
+
+
+@pytest.mark.parametrize(
+    ("args", "complaint"),
+    [
+        (["check"], "which set"),
+        (["check", "digits-on-photos"], "nothing to check"),
+        (["check", "cifar11"], "did you mean 'cifar10'"),
+        (["check", "stl10"], "stl10 is not in"),
+        (["download", "digits-on-photos"], "needs no download"),
+        (["download", "cfar10"], "did you mean 'cifar10'"),
+        (["show", "folder:nowhere"], "there is no folder nowhere"),
+        (["show", "digits-on-photos", "--level", "odd"], "levels easy, hard"),
+    ],
+)
+def test_mistakes_are_one_sentence(capsys, args, complaint):
+    code, _, err = run(capsys, *args)
+    assert code == 1
+    assert complaint in err
+    assert err.count("\n") == 1
