@@ -177,6 +177,16 @@ def test_data_driven_transform_of_less_data_than_channels():
     close(transform.matrix, data_driven(x.clone()).matrix)
 
 
+def test_rows_of_a_data_driven_transform_point_one_way():
+    M = data_driven(torch.randn(7, 6, 5)).matrix
+    assert (M.gather(1, M.abs().argmax(dim=1, keepdim=True)) > 0).all()
+
+
+def test_random_orthogonal_reaches_the_whole_group():
+    """QR alone would give 1 for every seed."""
+    assert {random_orthogonal(1, seed).matrix.item() for seed in range(10)} == {-1.0, 1.0}
+
+
 def test_random_orthogonal_depends_on_its_seed_alone():
     first = random_orthogonal(6, seed=1).matrix
     torch.rand(3)
@@ -251,6 +261,15 @@ def test_first_use_in_a_mode_leaves_no_mark(C):
     close(leaf.grad, expected, 1e-4)
 
 
+@pytest.mark.parametrize("make", [MatrixTransform, data_driven, lambda M: LearnedTransform(3, M).double()])
+def test_transforms_made_in_inference_mode_serve_training(make):
+    with torch.inference_mode():
+        transform = make(random_orthogonal(3).matrix)
+    x = torch.randn(2, 3, dtype=FLOAT, requires_grad=True)
+    transform.inverse(transform.forward(x) ** 2).sum().backward()
+    assert x.grad is not None
+
+
 def test_threads_share_the_transforms():
     x = torch.randn(3, 149)
     with ThreadPoolExecutor(8) as pool:
@@ -285,6 +304,10 @@ def test_threads_share_the_transforms():
         (
             lambda: MatrixTransform(torch.ones(2, 2)),
             "a transform's matrix is invertible, got one with condition number",
+        ),
+        (
+            lambda: MatrixTransform(torch.diag(torch.tensor([1.0, 1e-13]))),
+            r"a transform's matrix is invertible, got one with condition number 1\.0e\+13",
         ),
         (
             lambda: get_transform("dct", 3).forward(torch.ones(2, 3).long()),
