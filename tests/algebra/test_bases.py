@@ -116,6 +116,19 @@ def test_scales_say_what_m_times_its_transpose_is():
     assert MatrixTransform(torch.diag(torch.tensor([1.0, 2.0]))).scale is None
 
 
+@pytest.mark.parametrize("name", ["dct", "dst"])
+def test_long_cosines_and_sines_keep_their_digits(name):
+    expected = getattr(scipy.fft, name)(np.eye(1001), axis=0, norm="ortho")
+    close(bases.MATRICES[name](1001), torch.from_numpy(expected), 1e-15)
+
+
+def test_scale_is_measured_relative_to_the_matrix():
+    assert bases.unitary_scale(1e-4 * bases.dct_matrix(3)) == pytest.approx(1e-8)
+    assert bases.unitary_scale(1e-4 * torch.tensor([[1.0, 0.0], [0.0, 2.0]])) is None
+    assert bases.unitary_scale(bases.dct_matrix(3) + 1e-4) is None
+    assert bases.unitary_scale(bases.dct_matrix(3).float()) == 1.0
+
+
 def test_missing_pywavelets_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "pywt", None)
     with pytest.raises(ValueError, match="the transform 'wavelet:db3' needs PyWavelets: pip install PyWavelets"):
