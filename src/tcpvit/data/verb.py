@@ -118,7 +118,7 @@ def _show(name: str, root: str, part: str, out: str, options: dict[str, Any], js
     splits = load_dataset(name, root or None, **options)
     pictures = {"train": splits.train, "val": splits.val, "test": splits.test}[part]
     path = out or f"{Path(name.removeprefix(FOLDER)).name}.png"
-    contact_sheet(pictures).save(path)
+    contact_sheet(pictures).save(path, optimize=True)
     result = {"name": name, "part": part, "pictures": len(pictures), "classes": pictures.classes, "sheet": path}
     print(json_module.dumps(result) if json else f"{len(pictures):,} pictures in {part}; some of them are in {path}")
     return path
