@@ -22,6 +22,10 @@ setup: .venv/.installed  ## create .venv and install tcpvit with the development
 	@$(PIP_INSTALL) -e ".[docs]"
 	@touch $@
 
+.venv/.bench: .venv/.installed
+	@$(PIP_INSTALL) -e ".[bench]"
+	@touch $@
+
 demo: setup      ## the short tour
 	$(BIN)/tcpvit demo
 
@@ -36,7 +40,7 @@ lint: setup      ## ruff and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: setup     ## side by side with peers; writes results/bench
+bench: .venv/.bench  ## side by side with peers; writes results/bench
 	@set -e; for file in benchmarks/*.py; do echo "$$file"; $(BIN)/python "$$file"; done
 
 docs: .venv/.docs  ## build the documentation into site/, without warnings
