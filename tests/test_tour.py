@@ -14,11 +14,11 @@ from tcpvit import cli
 
 @pytest.fixture(scope="module")
 def tour():
-    """What `tcpvit demo` prints, by lines."""
+    """What `tcpvit demo --algebra` prints, by lines."""
     printed = io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
         patch.setenv("COLUMNS", "100")
-        assert cli.main(["demo"]) == 0
+        assert cli.main(["demo", "--algebra"]) == 0
     return printed.getvalue().splitlines()
 
 
@@ -48,5 +48,5 @@ def test_the_dct_compresses_the_photograph_best(tour):
 
 def test_a_missing_scikit_learn_is_one_sentence(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
-    assert cli.main(["demo"]) == 1
+    assert cli.main(["demo", "--algebra"]) == 1
     assert "scikit-learn: pip install 'tcpvit[demo]'" in capsys.readouterr().err

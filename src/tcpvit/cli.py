@@ -23,10 +23,15 @@ import tcpvit
 
 # verb -> (where its function lives, what `tcpvit --help` says: the first line of the function's docstring)
 VERBS: dict[str, tuple[str, str]] = {
-    "demo": ("tcpvit.tour:demo", "A short tour of the algebra."),
+    "demo": ("tcpvit.studies.demo:demo", "Train a Std-ViT and its TCP twin within minutes, and compare them."),
     "train": ("tcpvit.training.verbs:train", "Train a model by a recipe."),
     "eval": ("tcpvit.training.verbs:measure", "Measure a trained model on a set."),
     "data": ("tcpvit.data.verb:data", "List, download, verify and look at the data sets."),
+    "predict": ("tcpvit.training.predict:predict", "Label pictures with a trained model."),
+    "compare": (
+        "tcpvit.studies.compare:compare",
+        "Train a Std model and its TCP twin on the same data and seed, and compare them.",
+    ),
     "models": ("tcpvit.analysis.verbs:models", "The models there are, with their size and the ratio to their twin."),
     "analyze": ("tcpvit.analysis.verbs:analyze", "Parameters, FLOPs and memory of models, by formula and by count."),
     "bench": (

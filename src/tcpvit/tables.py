@@ -50,6 +50,10 @@ class Math(str):
     """
 
 
+class Written(str):
+    """A number that is written out already, as 1:30 or 81.2 ± 0.4 %; it is set flush right like other numbers."""
+
+
 @dataclass(frozen=True)
 class Row:
     """The cells of a row, its name first; `level` indents the name, `strong` sets the row in bold."""
@@ -89,7 +93,8 @@ class Table:
 
     def is_numeric(self, column: int) -> bool:
         """True if the column holds numbers (or nothing), so that it is set flush right."""
-        return column > 0 and not any(isinstance(row.cells[column], str) for row in self.rows)
+        cells = [row.cells[column] for row in self.rows]
+        return column > 0 and not any(isinstance(cell, str) and not isinstance(cell, Written) for cell in cells)
 
 
 def show(tables: Sequence[Table], *, json: bool = False, markdown: bool = False, latex: bool = False) -> None:

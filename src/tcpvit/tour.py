@@ -1,4 +1,4 @@
-"""A short tour of the algebra in the terminal: what `tcpvit demo` shows (paper, Section 2)."""
+"""A short tour of the algebra in the terminal: what `tcpvit demo --algebra` shows (paper, Section 2)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def demo() -> None:
     does for a photograph.
 
     Examples:
-        tcpvit demo
+        tcpvit demo --algebra
     """
     console = Console(highlight=False)
     console.width = min(console.width, 100)
@@ -123,7 +123,7 @@ def photograph(console: Console) -> None:
     if console.is_terminal:
         console.print("\nThe photograph, 95 % and 99 % of it:")
         width = (console.width - 2) // 3
-        console.print(Columns([_picture(x, width) for x in shown[:3]], padding=(0, 1, 0, 0)))
+        console.print(Columns([picture(x, width) for x in shown[:3]], padding=(0, 1, 0, 0)))
 
 
 def _ranks(A: Tensor, energy: float, transform: str) -> list[int]:
@@ -140,7 +140,7 @@ def _photograph() -> Tensor:
     return torch.from_numpy(load_sample_image("china.jpg").copy()).double() / 255
 
 
-def _picture(photo: Tensor, width: int) -> Text:
+def picture(photo: Tensor, width: int) -> Text:
     """Two pixels a character: the upper half of the block is the foreground, the lower one the background."""
     height = 2 * round(width * photo.shape[0] / photo.shape[1] / 2)
     pixels = torch.nn.functional.interpolate(photo.movedim(-1, 0)[None], (height, width), mode="area")[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json as json_module
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -89,6 +90,10 @@ def predict(
     if sheet is not None and sheet.suffix.lower() not in (".png", ".svg", ".pdf", ".jpg"):
         raise ValueError(f"a sheet is a picture, as sheet.png or sheet.svg, got {str(sheet)!r}")
     trained = load_trained(target, weights)
+    if not Path(target).is_dir():
+        raise ValueError(f"{target} is a preset with random weights; train it, then predict with the folder of its run")
+    if trained.preprocessing is None:
+        print(f"tcpvit: {target} does not say how its pictures were prepared; ImageNet's way is taken", file=sys.stderr)
     files = find_pictures(paths)
     done = predict_files(trained, files, top=top, fit=fit, on_bad=on_bad, batch_size=batch_size, device=device)
     if done.bad:
@@ -97,8 +102,9 @@ def predict(
     if out is None:
         sys.stdout.write(text)
     else:
-        _write(out, text.encode())
-        print(f"{len(done.found):,} predictions in {out}")
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(out, text.encode())
+        print(f"{len(done.found):,} predictions in {out}", file=sys.stderr)
     _draw(done.found, sheet, pictures)
     return done
 
@@ -132,6 +138,8 @@ def predict_files(
     device: str = "auto",
 ) -> Predictions:
     """The `top` likeliest labels of each file; one that cannot be read is named in `bad`, or stops everything."""
+    if top < 1 or batch_size < 1:
+        raise ValueError(f"top and batch_size are at least 1, got {top} and {batch_size}")
     at = find_device(Recipe(device=device))
     data = _as_data(trained, files, fit)
     model = trained.model.to(at).eval()
@@ -158,11 +166,33 @@ def predict_files(
 
 
 def _as_data(trained: Trained, files: Sequence[Path], fit: Fit | None) -> PictureFiles:
-    """The files as a set of the kind that the model was trained on."""
-    config, about = getattr(trained.model, "config", None), trained.preprocessing
-    if trained.untrained:
-        raise ValueError(f"{trained.name} is a preset with random weights; name the folder of a run to predict with it")
-    return PictureFiles()
+    """The files as a set of the kind that the model was trained on; without a record of that, by ImageNet's habits."""
+    config: Any = trained.model.config
+    about = trained.preprocessing or {
+        "task": "classification",
+        "classes": [str(k) for k in range(config.num_classes)],
+        "image_shape": [config.in_chans, *config.image_shape],
+        "mean": IMAGENET_MEAN,
+        "std": IMAGENET_STD,
+    }
+    if about["task"] != "classification":
+        raise ValueError(f"{trained.name} labels every pixel; `tcpvit predict` labels whole pictures")
+    channels, height, width = about["image_shape"]
+    if channels != 3 or height != width:
+        raise ValueError(
+            f"{trained.name} takes pictures of {height}×{width}×{channels}; `tcpvit predict` reads square colour ones"
+        )
+    options = trained.recipe.data.options if trained.recipe else {}
+    return PictureFiles(
+        files=tuple(files),
+        targets=torch.zeros(len(files), dtype=torch.int64),  # not known
+        classes=tuple(about["classes"]),
+        source="the pictures",
+        image_size=height,
+        fit=fit or options.get("fit", "crop"),
+        mean=tuple(about["mean"]),
+        std=tuple(about["std"]),
+    )
 
 
 def _as_csv(found: Sequence[Prediction]) -> str:
@@ -178,3 +208,35 @@ def _as_csv(found: Sequence[Prediction]) -> str:
 
 def _as_json(done: Predictions) -> str:
     return json_module.dumps(asdict(done), indent=2, ensure_ascii=False) + "\n"
+
+
+def _draw(found: Sequence[Prediction], sheet: Path | None, folder: Path | None) -> None:
+    """The sheet and the single pictures that were asked for."""
+    from tcpvit.figures.labelled import draw_labelled, draw_sheet
+    from tcpvit.figures.style import house_style
+
+    if sheet is not None:
+        shown = found[:SHOWN]
+        captions = [(f"{p.labels[0]}  {100 * p.probabilities[0]:.0f} %", Path(p.file).name) for p in shown]
+        figure = draw_sheet([_pixels(p.file) for p in shown], captions)
+        sheet.parent.mkdir(parents=True, exist_ok=True)
+        with house_style():
+            figure.savefig(sheet)
+        left_out = f" (the first {SHOWN} of {len(found):,})" if len(found) > SHOWN else ""
+        print(f"{sheet}{left_out}", file=sys.stderr)
+    if folder is not None:
+        common = os.path.commonpath([Path(p.file).resolve().parent for p in found])
+        for p in found:
+            place = folder / Path(p.file).resolve().relative_to(common)
+            figure = draw_labelled(_pixels(p.file), p.labels, p.probabilities, Path(p.file).name)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            with house_style():
+                figure.savefig(place.with_name(f"{place.name}.png"))  # beside photo.jpg, never over it
+        print(f"{len(found):,} labelled pictures in {folder}", file=sys.stderr)
+
+
+def _pixels(file: str) -> np.ndarray:
+    """(H, W, 3) uint8, reduced to what a figure can show."""
+    picture = read_picture(Path(file))
+    picture.thumbnail((SIDE, SIDE))
+    return np.asarray(picture)

@@ -1,0 +1,72 @@
+"""Confusion matrices side by side, each row in per cent of its truth (paper, fig. seg_confusion)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tcpvit.figures.style import INK, TEXT_WIDTH, house_style
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+WITH_NUMBERS, WITH_NAMES = 12, 40  # up to so many classes the cells have numbers, the axes names
+
+
+def draw_confusions(matrices: Mapping[str, Sequence[Sequence[int]]], classes: Sequence[str]) -> Figure:
+    """`matrices` has the counts of each model: rows are the truth, columns the prediction.
+
+    >>> figure = draw_confusions({"std": [[8, 2], [1, 9]], "tcp": [[7, 3], [0, 10]]}, ["cat", "dog"])
+    >>> [text.get_text() for text in figure.axes[0].texts]
+    ['80', '20', '10', '90']
+    """
+    if not matrices:
+        raise ValueError("draw_confusions needs at least one matrix, got none")
+    for model, matrix in matrices.items():
+        if any(len(side) != len(classes) for side in (matrix, *matrix)):
+            raise ValueError(f"the matrix of {model} should have {len(classes)} rows and columns, one for each class")
+    with house_style() as Figure:
+        width = TEXT_WIDTH / max(2, len(matrices))
+        figure = Figure(figsize=(width * len(matrices) + 0.5, width + 0.35), layout="constrained")
+        axes = figure.subplots(1, len(matrices), squeeze=False, sharey=True)[0]
+        for panel, (model, matrix) in zip(axes, matrices.items(), strict=True):
+            picture = _draw(panel, _in_percent(matrix))
+            panel.set_title(model)
+            panel.set_xlabel("prediction")
+            _name_axes(panel, classes)
+        axes[0].set_ylabel("truth")
+        bar = figure.colorbar(picture, ax=axes, shrink=0.75, pad=0.02, aspect=28)
+        bar.set_label("% of the truth")
+        bar.outline.set_visible(False)
+        return figure
+
+
+def _in_percent(matrix: Sequence[Sequence[int]]) -> list[list[float]]:
+    """Each row of counts by its sum; a class that does not occur has a row of zeros."""
+    return [[100 * count / max(sum(row), 1) for count in row] for row in matrix]
+
+
+def _draw(panel: Any, percent: list[list[float]]) -> Any:
+    picture = panel.imshow(percent, cmap="Blues", vmin=0, vmax=100)
+    panel.spines[:].set_visible(False)
+    panel.tick_params(length=0)
+    size = 6.5 if len(percent) > 5 else 9
+    if len(percent) <= WITH_NUMBERS:
+        for row, values in enumerate(percent):
+            for column, value in enumerate(values):
+                if value >= 0.5 or row == column:
+                    ink = "white" if value > 60 else INK
+                    panel.text(column, row, f"{value:.0f}", ha="center", va="center", color=ink, fontsize=size)
+    return picture
+
+
+def _name_axes(panel: Any, classes: Sequence[str]) -> None:
+    if len(classes) > WITH_NAMES:
+        panel.set_xticks([])
+        panel.set_yticks([])
+        return
+    size = 7.5 if len(classes) <= WITH_NUMBERS else 5
+    fits = max(map(len, classes)) * len(classes) <= 30  # side by side below the matrix
+    turned = {} if fits else {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
+    panel.set_xticks(range(len(classes)), classes, fontsize=size, **turned)
+    panel.set_yticks(range(len(classes)), classes, fontsize=size)

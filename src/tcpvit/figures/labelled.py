@@ -1,0 +1,80 @@
+"""Pictures with what a model says about them: a sheet of many, or one with its likeliest labels as bars."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from tcpvit.figures.style import BLUE, FAINT, house_style
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+CELL, CAPTION, GAP = 0.95, 0.32, 0.08  # inches
+SMALL = 100  # pixels: smaller pictures are enlarged pixel by pixel
+
+
+def draw_sheet(pictures: Sequence[Any], captions: Sequence[tuple[str, str]], *, columns: int = 8) -> Figure:
+    """Pictures (H, W, 3) in rows, each under its caption: a line in bold and a small one.
+
+    >>> import numpy
+    >>> figure = draw_sheet([numpy.zeros((4, 6, 3), "uint8")] * 3, [("seven", "a.png")] * 3, columns=2)
+    >>> len(figure.axes)
+    3
+    """
+    if not pictures or len(pictures) != len(captions):
+        raise ValueError(f"a sheet has a caption for each picture, got {len(pictures)} and {len(captions)}")
+    columns = min(columns, len(pictures))
+    rows = math.ceil(len(pictures) / columns)
+    width, height = columns * CELL + GAP, rows * (CELL + CAPTION)
+    with house_style() as Figure:
+        figure = Figure(figsize=(width, height))
+        for i, (picture, (first, second)) in enumerate(zip(pictures, captions, strict=True)):
+            row, column = divmod(i, columns)
+            left, bottom = column * CELL + GAP, height - (row + 1) * (CELL + CAPTION) + GAP
+            side = CELL - GAP
+            panel = figure.add_axes((left / width, bottom / height, side / width, side / height))
+            panel.set_axis_off()
+            _show(panel, picture)
+            middle = (left + side / 2) / width
+            figure.text(middle, (bottom + side + 0.16) / height, first, ha="center", weight="bold")
+            figure.text(middle, (bottom + side + 0.04) / height, _shortened(second, 18), ha="center", fontsize=5.5)
+        return figure
+
+
+def draw_labelled(picture: Any, labels: Sequence[str], probabilities: Sequence[float], title: str = "") -> Figure:
+    """A picture (H, W, 3) beside its likeliest labels, the first on top, with their probabilities as bars."""
+    with house_style() as Figure:
+        figure = Figure(figsize=(5.2, 2.4))
+        left, right = figure.add_axes((0.02, 0.03, 0.42, 0.85)), figure.add_axes((0.62, 0.08, 0.26, 0.75))
+        _show(left, picture)
+        left.set_axis_off()
+        rows = range(len(labels))
+        right.barh(rows, [1] * len(labels), 0.45, color=FAINT)
+        right.barh(rows, probabilities, 0.45, color=BLUE)
+        for row, probability in zip(rows, probabilities, strict=True):
+            right.annotate(f"{100 * probability:.1f} %", (1, row), (4, 0), textcoords="offset points", va="center")
+        right.set_yticks(rows, [_shortened(label, 24) for label in labels])
+        right.set_ylim(max(len(labels), 3) - 0.5, -0.5)
+        right.set_xlim(0, 1)
+        right.set_xticks([])
+        right.tick_params(axis="y", length=0)
+        right.spines[:].set_visible(False)
+        figure.suptitle(_shortened(title, 60), fontsize=8)
+        return figure
+
+
+def _show(panel: Any, picture: Any) -> None:
+    enlarged = max(picture.shape[:2]) < SMALL
+    panel.imshow(picture, interpolation="nearest" if enlarged else "antialiased")
+
+
+def _shortened(text: str, width: int) -> str:
+    """The text, its middle left out if it is longer.
+
+    >>> _shortened("holiday/2024/beach.jpeg", 13)
+    'holida…h.jpeg'
+    """
+    half = (width - 1) // 2
+    return text if len(text) <= width else f"{text[:half]}…{text[-half:]}"

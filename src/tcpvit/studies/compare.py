@@ -1,0 +1,167 @@
+"""`tcpvit compare`: train a Std model and its TCP twin alike, and show what came out.
+
+What is done is kept: a comparison that was interrupted goes on where it stood, a complete run is not trained again.
+"""
+
+from __future__ import annotations
+
+import json as json_module
+import sys
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import reduce
+from pathlib import Path
+
+from tcpvit.analysis.verbs import TCP_OPTIONS
+from tcpvit.models.registry import twin_name
+from tcpvit.studies.comparison import Comparison, Model
+from tcpvit.tables import show
+from tcpvit.training import Recipe, engine, load_recipe
+from tcpvit.training.progress import Silent, reporter
+from tcpvit.training.recipe import known_keys
+from tcpvit.training.run import RunFolder
+
+SHARED = ("model.name", "data.", "seed")  # what both models have in common, or they could not be compared
+MAY_DIFFER = (*engine.FREE, "device")  # what a run may have been trained with and still be the one that is asked for
+
+
+def compare(
+    recipe: str = "demo",
+    *,
+    set: list[str] = [],  # noqa: B006 (typer copies it)
+    set_std: list[str] = [],  # noqa: B006
+    set_tcp: list[str] = [],  # noqa: B006
+    seeds: int = 1,
+    name: str | None = None,
+    runs: Path = Path("runs"),
+    overwrite: bool = False,
+    data_root: Path | None = None,
+    quiet: bool = False,
+    json: bool = False,
+) -> Comparison:
+    """Train a Std model and its TCP twin on the same data and seed, and compare them.
+
+    Prints the paper's table: the metric on the test part, parameters, their difference and ratio, and the time. Draws
+    training curves, parameter bars and confusion matrices into RUNS/NAME/figures. The same command goes on where it was
+    stopped; runs that are complete are not trained again.
+
+    Args:
+        recipe: paper-classification, paper-segmentation, tuned-classification, demo, or a YAML file.
+        set: KEY=VALUE, a change to the recipe; may be repeated. model.name is one of the two, the other is its twin;
+            options that only a TCP-ViT has reach only that one.
+        set_std: KEY=VALUE, a change for the Std model alone, as its learning rate.
+        set_tcp: KEY=VALUE, a change for the TCP model alone.
+        seeds: how many seeds to train, from the recipe's on; the table then has means and deviations.
+        name: of the folder in RUNS; by default made of recipe, models and data.
+        runs: the folder of all runs.
+        overwrite: train again what is there.
+        data_root: the folder that holds the sets, short for --set data.root=FOLDER.
+        quiet: show nothing but the result.
+        json: print everything as JSON on stdout, and the progress on stderr.
+
+    Examples:
+        tcpvit compare
+        tcpvit compare demo --set data.options.level=hard --set schedule.epochs=40 --name hard
+        tcpvit compare demo --set model.options.attention=joint --name joint
+        tcpvit compare paper-classification --set data.name=cifar10 --seeds 3
+        tcpvit compare tuned-classification --set data.name=folder:pictures --set data.image_size=32
+    """
+    words = [*set, *([] if data_root is None else [f"data.root={json_module.dumps(str(data_root))}"])]
+    resolved = load_recipe(recipe, words)
+    pair = twins(resolved, set_std, set_tcp)
+    if seeds < 1:
+        raise ValueError(f"seeds is at least 1, got {seeds}")
+    home = runs / (name or default_name(recipe, resolved))
+    folders: dict[str, list[Path]] = {side: [] for side in pair}
+    for seed in range(resolved.seed, resolved.seed + seeds):
+        for side, of_side in pair.items():
+            folders[side].append(home / f"{side}-{seed}")
+            train_once(
+                replace(of_side, seed=seed),
+                folders[side][-1],
+                overwrite=overwrite,
+                report=reporter(quiet=quiet, json=json),
+            )
+    models = {side: Model.read(pair[side].model.name, folders[side]) for side in pair}
+    comparison = Comparison.of(**models)
+    comparison.save(home / "comparison.json")
+    figures = _draw(comparison, home / "figures")
+    if json:
+        print(json_module.dumps({**comparison.to_dict(), "figures": list(map(str, figures))}, indent=2))
+    else:
+        show([comparison.table()])
+        for file in figures:
+            if file.suffix == ".png":
+                print(file)
+    return comparison
+
+
+def twins(recipe: Recipe, set_std: Iterable[str] = (), set_tcp: Iterable[str] = ()) -> dict[str, Recipe]:
+    """The recipe of the Std model and that of its TCP twin, by "std" and "tcp"; `recipe` names one of the two.
+
+    >>> {side: of_side.model.name for side, of_side in twins(Recipe()).items()}
+    {'std': 'std_vit_cifar', 'tcp': 'tcp_vit_cifar'}
+    """
+    name, options = recipe.model.name, recipe.model.options
+    std, tcp = (twin_name(name), name) if name.startswith("tcp_") else (name, twin_name(name))
+    plain = {key: value for key, value in options.items() if key not in TCP_OPTIONS}
+    pair = {
+        "std": replace(recipe, model=replace(recipe.model, name=std, options=plain)),
+        "tcp": replace(recipe, model=replace(recipe.model, name=tcp)),
+    }
+    for side, words in (("std", set_std), ("tcp", set_tcp)):
+        for word in words:
+            if word.startswith(SHARED):
+                raise ValueError(f"both models have the same {word.partition('=')[0]}; write --set {word}")
+        pair[side] = pair[side].override(words)
+    return pair
+
+
+def train_once(recipe: Recipe, folder: Path, *, overwrite: bool = False, report: Silent | None = None) -> None:
+    """Train by the recipe unless `folder` holds that run already; one that is not complete goes on."""
+    run, report = RunFolder(folder), report or Silent()
+    try:
+        if overwrite or not run.exists:
+            engine.train(recipe, folder, overwrite=overwrite, report=report)
+            return
+        _check_same(run, recipe)
+        if (folder / "result.json").is_file():
+            report.say(f"{folder} is complete and is not trained again")
+            return
+        root = recipe.data.root
+        overrides = [] if root is None else [f"data.root={json_module.dumps(root)}"]
+        engine.resume(folder, overrides=overrides, report=report)
+    except (KeyboardInterrupt, SystemExit):
+        print("tcpvit: the same command goes on with the whole comparison", file=sys.stderr)
+        raise
+
+
+def default_name(recipe: str, resolved: Recipe) -> str:
+    """The name of a comparison that was given none.
+
+    >>> default_name("demo", Recipe())
+    'demo-vit_cifar-digits-on-photos'
+    """
+    data = resolved.data.name
+    data = Path(data.removeprefix("folder:")).resolve().name if data.startswith("folder:") else data
+    return f"{Path(recipe).stem}-{resolved.model.name.partition('_')[2]}-{data}"
+
+
+def _check_same(run: RunFolder, recipe: Recipe) -> None:
+    """A run of another recipe is no part of this comparison."""
+    there, here = run.recipe().to_dict(), recipe.to_dict()
+    for key in known_keys():
+        values = [reduce(lambda content, part: content[part], key.split("."), content) for content in (there, here)]
+        if values[0] != values[1] and key not in MAY_DIFFER:
+            raise ValueError(
+                f"{run} was trained with {key}={values[0]}, now it is {values[1]}; replace it with --overwrite, or "
+                f"choose another --name"
+            )
+
+
+def _draw(comparison: Comparison, folder: Path) -> list[Path]:
+    try:
+        return comparison.draw(folder)
+    except ImportError as error:  # no reason to lose the table
+        print(f"tcpvit: {error}", file=sys.stderr)
+        return []

@@ -1,0 +1,208 @@
+"""A Std model beside its TCP twin: what was measured, as the paper's table and figures (paper, Section 6).
+
+A `Comparison` holds plain numbers only. It is saved as JSON and can be shown and drawn again without the runs.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from tcpvit.analysis import count_parameters
+from tcpvit.figures.bars import draw_parameter_bars
+from tcpvit.figures.confusion import draw_confusions
+from tcpvit.figures.curves import draw_curves
+from tcpvit.figures.style import save_figure
+from tcpvit.tables import Ratio, Table, Written
+from tcpvit.training import load_trained
+from tcpvit.training.checkpoint import write_atomically
+from tcpvit.training.metrics import LABELS
+from tcpvit.training.progress import duration
+
+# The bars gather the components of `count_parameters` under these names; others stand for themselves.
+GROUPS = dict.fromkeys(("patch_embed", "cls_token", "pos_embed"), "embeddings and tokens")
+GROUPS |= {"qkv": "attention", "proj": "attention", "fc1": "MLP", "fc2": "MLP", "final_norm": "norms"}
+FEW = 5  # so many classes of a segmentation have rows of their own
+
+Measured = Callable[["Run"], float]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training run that is complete."""
+
+    folder: str
+    seed: int
+    seconds: float
+    test: dict[str, Any]  # metrics as fractions, and the confusion matrix
+    history: list[dict[str, float]]  # a row for each epoch
+    environment: dict[str, Any]
+
+    @classmethod
+    def read(cls, folder: Path) -> Run:
+        """From what the run left in its folder."""
+        result = _read_json(folder / "result.json")
+        rows = csv.DictReader((folder / "metrics.csv").read_text(encoding="utf-8").splitlines())
+        history = [{name: float(text) for name, text in row.items() if text} for row in rows]
+        environment = _read_json(folder / "environment.json")[-1]
+        return cls(str(folder), result["recipe"]["seed"], result["seconds"], result["test"], history, environment)
+
+    def images_per_second(self) -> float:
+        """Mean over the epochs, without evaluation."""
+        return fmean(row["images_per_second"] for row in self.history)
+
+    def curve(self, column: str, scale: float = 1.0) -> tuple[list[float], list[float]]:
+        """Epochs and values of a column, where it was measured."""
+        rows = [row for row in self.history if column in row]
+        return [row["epoch"] for row in rows], [scale * row[column] for row in rows]
+
+
+@dataclass(frozen=True)
+class Model:
+    """One of the two models, with a run for each seed."""
+
+    name: str
+    parameters: int
+    components: dict[str, int]
+    runs: list[Run]
+
+    @classmethod
+    def read(cls, name: str, folders: Sequence[Path]) -> Model:
+        """From the folders of its runs."""
+        count = count_parameters(load_trained(folders[0]).model)
+        gathered: Counter[str] = Counter()
+        for component, number in count.components.items():
+            gathered[GROUPS.get(component, component)] += number
+        return cls(name, int(count), dict(gathered), [Run.read(folder) for folder in folders])
+
+    def mean(self, measured: Measured) -> float:
+        """Over the seeds."""
+        return fmean(map(measured, self.runs))
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Both models on the same data with the same seeds."""
+
+    std: Model
+    tcp: Model
+    data: dict[str, Any]  # as in the recipe
+    classes: list[str]
+    metric: str  # the one that counts: top1 or miou
+    notes: list[str]
+
+    @classmethod
+    def of(cls, std: Model, tcp: Model) -> Comparison:
+        """From two models that were trained."""
+        folder = Path(std.runs[0].folder)
+        result, about = _read_json(folder / "result.json"), _read_json(folder / "best" / "preprocessing.json")
+        return cls(std, tcp, result["recipe"]["data"], about["classes"], result["metric"], result["notes"])
+
+    @classmethod
+    def load(cls, path: Path) -> Comparison:
+        """What `save` wrote."""
+        content = _read_json(path)
+        for side in ("std", "tcp"):
+            runs = [Run(**run) for run in content[side]["runs"]]
+            content[side] = Model(**{**content[side], "runs": runs})
+        return cls(**content)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return asdict(self)
+
+    def save(self, path: Path) -> None:
+        """Write everything as JSON."""
+        write_atomically(path, (json.dumps(self.to_dict(), indent=1) + "\n").encode())
+
+    # ------------------------------------------------------------------------------------------------ the table
+
+    def table(self) -> Table:
+        """Metrics and parameters of both models, TCP minus Std (in points) and TCP over Std."""
+        table = Table("comparison", self._title(), ["", self.std.name, self.tcp.name, "Δ", "TCP / Std"])
+        for label, measured in self._metrics().items():
+            std, tcp = self.std.mean(measured), self.tcp.mean(measured)
+            cells = [_percent(list(map(measured, model.runs))) for model in (self.std, self.tcp)]
+            table.add(label, *cells, _signed(f"{100 * (tcp - std):+.1f}"), Ratio.of(tcp, std), strong=not table.rows)
+        std, tcp = self.std.parameters, self.tcp.parameters
+        table.add("parameters", std, tcp, _signed(f"{tcp - std:+,}"), Ratio.of(tcp, std), strong=True)
+        std, tcp = (model.mean(lambda run: run.seconds) for model in (self.std, self.tcp))
+        table.add("training time", Written(duration(std)), Written(duration(tcp)), None, Ratio.of(tcp, std))
+        std, tcp = (model.mean(Run.images_per_second) for model in (self.std, self.tcp))
+        table.add("pictures a second", round(std), round(tcp), None, Ratio.of(tcp, std))
+        table.notes += self.notes
+        return table
+
+    def _title(self) -> str:
+        seeds = [run.seed for run in self.std.runs]
+        options = ", ".join(f"{key} {value}" for key, value in self.data["options"].items())
+        on = f"{self.data['name']} ({options})" if options else self.data["name"]
+        many = f"mean ± deviation of seeds {', '.join(map(str, seeds))}"
+        return f"Test part of {on}, {many if len(seeds) > 1 else f'seed {seeds[0]}'}"
+
+    def _metrics(self) -> dict[str, Measured]:
+        """What is measured of a run, by its label; what counts comes first."""
+        test = self.std.runs[0].test
+        names = [self.metric, *(name for name in test if name in LABELS and name not in (self.metric, "loss"))]
+        found = {LABELS[name]: _of_test(name) for name in names}
+        if self.metric == "miou" and len(self.classes) <= FEW:
+            for name in test["by_class"]:
+                found |= {f"{LABELS[name]}: {label}": _of_class(name, k) for k, label in enumerate(self.classes)}
+        return found
+
+    # ------------------------------------------------------------------------------------------------ the figures
+
+    def draw(self, folder: Path) -> list[Path]:
+        """Training curves, parameter bars and confusion matrices, each as SVG and PNG."""
+        models = (self.std, self.tcp)
+        panels = {"training loss": ("train_loss", 1.0), "validation loss": ("val_loss", 1.0)}
+        panels[f"validation {LABELS[self.metric]} (%)"] = (f"val_{self.metric}", 100.0)
+        curves = {
+            title: {model.name: [run.curve(*column) for run in model.runs] for model in models}
+            for title, column in panels.items()
+        }
+        confusions = {model.name: _sum([run.test["confusion"] for run in model.runs]) for model in models}
+        figures = {
+            "curves": draw_curves(curves),
+            "parameters": draw_parameter_bars({model.name: model.components for model in models}),
+            "confusion": draw_confusions(confusions, self.classes),
+        }
+        return [path for name, figure in figures.items() for path in save_figure(figure, folder / name)]
+
+
+def _of_test(name: str) -> Measured:
+    return lambda run: run.test[name]
+
+
+def _of_class(name: str, k: int) -> Measured:
+    """0 where neither truth nor prediction has the class."""
+    return lambda run: run.test["by_class"][name][k] or 0.0
+
+
+def _percent(values: list[float]) -> Written:
+    """The mean of fractions, with their deviation if there are several.
+
+    >>> _percent([0.5]), _percent([0.5, 0.6])
+    ('50.0 %', '55.0 ± 7.1 %')
+    """
+    spread = f" ± {100 * stdev(values):.1f}" if len(values) > 1 else ""
+    return Written(f"{100 * fmean(values):.1f}{spread} %")
+
+
+def _signed(text: str) -> Written:
+    """With a minus sign as wide as the plus."""
+    return Written(text.replace("-", "−"))
+
+
+def _sum(matrices: list[list[list[int]]]) -> list[list[int]]:
+    return [[sum(cells) for cells in zip(*rows, strict=True)] for rows in zip(*matrices, strict=True)]
+
+
+def _read_json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
