@@ -99,8 +99,8 @@ def bare_steps(model: nn.Module, batches: Batches) -> Callable[[], None]:
 
 def engine_epoch(name: str, data: ImageSet, folder: Path) -> Callable[[], None]:
     """An epoch of the engine of `tcpvit train`, without evaluation."""
-    words = [f"model.name={name}", f"data.batch_size={BATCH}", f"optimizer.lr={LR}", "augment.shift=4", "augment.flip=0.5"]
-    recipe = load_recipe("tuned-classification", words)
+    sizes = [f"data.batch_size={BATCH}", f"optimizer.lr={LR}"]
+    recipe = load_recipe("paper-classification", [f"model.name={name}", *sizes])  # random crop and flip
     run = RunFolder(folder / name)
     run.begin(recipe, overwrite=True)
     batches = Batches(data, BATCH, augment=recipe.augment, shuffle=True, seed=0)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tcpvit import algebra
-from tcpvit.algebra.transforms import AnyTransform, LearnedTransform, MatrixTransform
+from tcpvit.algebra.transforms import LearnedTransform, MatrixTransform, Transform
 
 FLOAT = torch.float64
 
@@ -20,7 +20,7 @@ FLOAT = torch.float64
 class Case:
     """A tuple of transforms, one for each tube mode, a batch shape and a seed."""
 
-    transforms: tuple[AnyTransform, ...]
+    transforms: tuple[Transform, ...]
     batch: tuple[int, ...]
     seed: int
 
@@ -72,7 +72,7 @@ def user_matrix(tube: int) -> Tensor:
 
 
 @functools.cache
-def transforms_for(tube: int) -> list[AnyTransform]:
+def transforms_for(tube: int) -> list[Transform]:
     """One of each kind that takes tubes of that length."""
     names = ["dct", "dst", "cosine_kka", "haar", "identity", "dft", "random_orthogonal"]
     names += ["hadamard"] if tube in (1, 2, 4, 8) else []

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from tcpvit.algebra.checks import check_finite, check_precision, check_same_tube, check_tensor
-from tcpvit.algebra.transforms import DFT, AnyTransform, get_transform, narrow, widen
+from tcpvit.algebra.transforms import DFT, Transform, get_transform, narrow, widen
 
-TransformArg = str | AnyTransform | Tensor
+TransformArg = str | Transform | Tensor
 TransformsArg = TransformArg | tuple[TransformArg, ...] | list[TransformArg]
 
 
@@ -70,7 +70,7 @@ class Domain:
         return narrow(A, self.dtype)
 
 
-def resolve(transform: TransformsArg, tube_shape: Sequence[int]) -> tuple[AnyTransform, ...]:
+def resolve(transform: TransformsArg, tube_shape: Sequence[int]) -> tuple[Transform, ...]:
     """One transform for each tube mode: a single one is used for all of them.
 
     >>> resolve("dct", (3, 4))

@@ -258,9 +258,6 @@ class LearnedTransform(Transform, nn.Module):
         return (self.inverse_matrix if inverse else _padded(self.matrix)).to(x.dtype)
 
 
-AnyTransform = Transform  # the older name
-
-
 def list_transforms() -> list[str]:
     """Names that `get_transform` takes; `wavelet:NAME` stands for every orthonormal wavelet of PyWavelets.
 

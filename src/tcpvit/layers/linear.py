@@ -7,10 +7,10 @@ import math
 import torch
 from torch import Tensor, nn
 
-from tcpvit.algebra.transforms import AnyTransform
+from tcpvit.algebra.transforms import Transform
 from tcpvit.layers.transform import HatTransform, attach_transform
 
-TransformOf = str | AnyTransform | HatTransform | Tensor
+TransformOf = str | Transform | HatTransform | Tensor
 
 
 def slice_linear(x_hat: Tensor, weight_hat: Tensor, bias_hat: Tensor | None = None) -> Tensor:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tcpvit.algebra.transforms import AnyTransform, LearnedTransform, MatrixTransform, get_transform
+from tcpvit.algebra.transforms import LearnedTransform, MatrixTransform, Transform, get_transform
 
 # Transforms that no name determines: their matrix is saved with the weights and comes back with them.
 STORED = ("data_driven", "matrix")
@@ -40,7 +40,7 @@ class HatTransform(nn.Module):
     matrix: Tensor
     inverse_matrix: Tensor
 
-    def __init__(self, transform: str | AnyTransform | Tensor, tube: int):
+    def __init__(self, transform: str | Transform | Tensor, tube: int):
         super().__init__()
         self.tube = tube
         stored = isinstance(transform, str) and transform in STORED
@@ -101,7 +101,7 @@ class HatTransform(nn.Module):
         return f"{self.name}, tube={self.tube}"
 
 
-def attach_transform(layer: nn.Module, transform: str | AnyTransform | HatTransform | Tensor, tube: int) -> None:
+def attach_transform(layer: nn.Module, transform: str | Transform | HatTransform | Tensor, tube: int) -> None:
     """Give `layer` its `.transform`: one of its own, or the one of the encoder it lives in.
 
     A shared transform is registered by its owner alone, so that it stands in the state dict once.

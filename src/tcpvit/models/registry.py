@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from tcpvit.algebra.checks import nearest
-from tcpvit.algebra.transforms import LearnedTransform, Transform
+from tcpvit.algebra.transforms import Transform
 from tcpvit.layers.transform import STORED
 from tcpvit.models.config import ViTConfig, check_keys
 from tcpvit.models.presets import PRESETS
@@ -55,7 +55,7 @@ def create_model(name: str, **options: Any) -> VisionTransformer:
         raise ValueError(
             f"transform={transform!r} needs its matrix: pass algebra.{transform}(images) or the matrix itself"
         )
-    if not isinstance(transform, Transform | LearnedTransform | Tensor):
+    if not isinstance(transform, Transform | Tensor):
         return VisionTransformer(model_config(name, **options))
     label = getattr(transform, "name", "matrix")
     stored = label if label in (*STORED, "learned") else "matrix"

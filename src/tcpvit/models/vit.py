@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tcpvit.algebra.transforms import AnyTransform
+from tcpvit.algebra.transforms import Transform
 from tcpvit.layers import Block, Coupling, HatTransform, PatchEmbed, TBlock, TLayerNorm, TokenEmbedding, TPatchEmbed
 from tcpvit.layers.groups import undecayed_names
 from tcpvit.layers.linear import init_weight_
@@ -32,7 +32,7 @@ class VisionTransformer(Pretrained, nn.Module):
 
     config_class = ViTConfig
 
-    def __init__(self, config: ViTConfig, transform: AnyTransform | Tensor | None = None):
+    def __init__(self, config: ViTConfig, transform: Transform | Tensor | None = None):
         super().__init__()
         self.config = config
         self.num_classes, self.num_features, self.embed_dim = config.num_classes, config.width, config.width
@@ -51,7 +51,7 @@ class VisionTransformer(Pretrained, nn.Module):
         self._stack(partial(Block, config.width, config.num_heads))
         self.norm: nn.Module = nn.LayerNorm(config.width, eps=EPS)
 
-    def _build_tcp(self, config: ViTConfig, transform: str | AnyTransform | Tensor) -> None:
+    def _build_tcp(self, config: ViTConfig, transform: str | Transform | Tensor) -> None:
         tube, d = config.tube_length, config.d
         self.transform = phi = HatTransform(transform, tube)
         self.patch_embed = TPatchEmbed(config.in_chans, config.patch_size, d, phi, config.embedding)
