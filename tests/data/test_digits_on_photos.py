@@ -80,3 +80,12 @@ def test_without_scikit_learn(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn", None)
     with pytest.raises(ImportError, match=r"pip install 'tcpvit\[demo\]'"):
         module._sklearn()
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [({"task": "detection"}, "classification or segmentation"), ({"sizes": (10, 10)}, "in train, val and test")],
+)
+def test_wrong_options_are_named(options, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        load_dataset("digits-on-photos", **options)

@@ -76,7 +76,7 @@ def test_layouts_that_are_no_layout(tmp_path):
         load(tmp_path)
     write_classes(tmp_path, {"a": 3, "b": 3})
     (tmp_path / "c").mkdir()
-    with pytest.raises(ValueError, match=r"'c' is empty"):
+    with pytest.raises(ValueError, match=r"c holds no pictures"):
         load(tmp_path)
 
 
@@ -180,3 +180,18 @@ def test_streamed_is_what_is_in_memory(tmp_path):
     for (a, la), (b, lb) in zip(Batches(streamed.train, 6, workers=0), Batches(kept.train, 6), strict=True):
         assert torch.equal(a, b)
         assert torch.equal(la, lb)
+
+
+@pytest.mark.parametrize("options", [{"fit": "stretch"}, {"on_bad": "ignore"}])
+def test_unknown_ways_are_named(tmp_path, options):
+    write_classes(tmp_path, {"a": 5, "b": 5})
+    with pytest.raises(ValueError, match='fit is "crop" or "squash" and on_bad "stop" or "skip"'):
+        load(tmp_path, **options)
+
+
+def test_sixteen_bit_pictures_are_refused(tmp_path):
+    """Pillow would turn them white."""
+    write_classes(tmp_path, {"a": 5, "b": 5})
+    Image.fromarray(np.full((8, 8), 40_000, np.uint16)).save(tmp_path / "a" / "deep.png")
+    with pytest.raises(ValueError, match=r"deep\.png \(more than 8 bits per channel"):
+        load(tmp_path)

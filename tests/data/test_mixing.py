@@ -13,8 +13,7 @@ def mixed(augment: Augment, number: int = 64):
     """Picture i is filled with i and has a label of its own, so that labels say what pictures must hold."""
     images = torch.arange(number).float().view(-1, 1, 1, 1).expand(-1, 3, 16, 16).contiguous()
     targets = F.one_hot(torch.arange(number)).float()
-    share = augment.cutmix and (augment.mixup == 0 or 0.5)
-    return mix(images, targets, augment.draw(np.random.default_rng(0), number), float(share))
+    return mix(images, targets, augment.draw(np.random.default_rng(0), number), augment.cutmix_share)
 
 
 @pytest.mark.parametrize("augment", [Augment(mixup=1.0), Augment(cutmix=1.0), Augment(mixup=0.4, cutmix=1.0)])

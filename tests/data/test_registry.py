@@ -58,8 +58,9 @@ def test_sizes_and_held_out_fractions(tmp_path):
     assert splits.test.source == "cifar10/test"
     assert not set(splits.train.indices.tolist()) & set(splits.val.indices.tolist())
     assert torch.bincount(splits.train.labels).tolist() == [4] * 10
-    both = load_dataset("cifar10", tmp_path, val_size=10)
+    both = load_dataset("cifar10", tmp_path, train_size=5, val_size=10)
     assert both.val is both.test
+    assert (len(both.train), len(both.val)) == (5, 10)
 
 
 def test_any_set_can_be_resized(tmp_path):
@@ -110,8 +111,9 @@ def test_download_of_the_optional_part(tmp_path, offline):
         contents[f"{part}_32x32.mat"] = (tmp_path / "original" / f"{part}_32x32.mat").read_bytes()
     download_dataset("svhn", tmp_path / "root")
     assert asked == ["train_32x32.mat", "test_32x32.mat"]
-    download_dataset("svhn", tmp_path / "root", optional=True)
-    assert asked[2:] == ["extra_32x32.mat"]
+    (tmp_path / "root" / "svhn" / "test_32x32.mat").unlink()
+    download_dataset("svhn", tmp_path / "root", optional=True)  # the real download leaves good files alone
+    assert asked[2:] == ["train_32x32.mat", "test_32x32.mat", "extra_32x32.mat"]
     assert len(load_dataset("svhn", tmp_path / "root", extra=True).train) == 20
 
 
@@ -134,3 +136,16 @@ def test_unpacking_keeps_what_is_needed():
     assert pets.is_needed("annotations/trimaps/pug_1.png")
     assert not pets.is_needed("annotations/trimaps/._pug_1.png")
     assert not pets.is_needed("annotations/xmls/pug_1.xml")
+
+
+def test_an_interrupted_unpacking_keeps_the_archives(tmp_path, offline, monkeypatch):
+    contents, _ = offline
+    contents["cifar-10-binary.tar.gz"] = packed_cifar(tmp_path)
+
+    def full_disk(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(files, "_write_member", full_disk)
+    with pytest.raises(OSError, match="No space left"):
+        download_dataset("cifar10", tmp_path / "root")
+    assert [item.name for item in (tmp_path / "root").iterdir()] == ["cifar-10-binary.tar.gz"]

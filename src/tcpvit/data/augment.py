@@ -60,6 +60,13 @@ class Augment:
         """How many neighbours in a batch depend on each other, so that one process must have them all."""
         return 2 if self.mixup or self.cutmix else 1
 
+    @property
+    def cutmix_share(self) -> float:
+        """How many of the mixtures are cuts."""
+        if self.mixup and self.cutmix:
+            return 0.5
+        return 1.0 if self.cutmix else 0.0
+
     def draw(self, random: np.random.Generator, number: int) -> Draws:
         """Random numbers for `number` pictures."""
         draws = {
@@ -102,8 +109,7 @@ class Augment:
         if self.erase:
             images = erase(images, draws["erase"], self.erase)
         if self.mixup or self.cutmix:
-            share = self.cutmix and (self.mixup == 0 or 0.5)  # how often cutmix is the one
-            return mix(images, F.one_hot(targets, classes).to(images.dtype), draws, share)
+            return mix(images, F.one_hot(targets, classes).to(images.dtype), draws, self.cutmix_share)
         return images, targets
 
 

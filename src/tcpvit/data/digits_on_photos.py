@@ -54,6 +54,10 @@ def load(
     """Make the three parts, of `sizes` pictures, at the level "easy" or "hard"."""
     if level not in LEVELS:
         raise ValueError(f"digits-on-photos has the levels {', '.join(LEVELS)}, got {level!r}")
+    if task not in ("classification", "segmentation"):
+        raise ValueError(f"digits-on-photos is for classification or segmentation, got task={task!r}")
+    if len(sizes) != len(PARTS) or min(sizes) < 1:
+        raise ValueError(f"sizes are the numbers of pictures in train, val and test, got {sizes}")
     train, val, test = (
         make_part(part, size, seed, LEVELS[level], task) for part, size in zip(PARTS, sizes, strict=True)
     )

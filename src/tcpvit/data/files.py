@@ -93,9 +93,10 @@ def download(resource: Resource, folder: Path) -> Path:
             downloader=ResumingDownloader(folder / f"{resource.filename}.part"),
         )
     except requests.RequestException as error:
+        reason = type(error).__name__ if error.response is None else f"HTTP {error.response.status_code}"
         raise OSError(
-            f"{resource.url} could not be downloaded ({type(error).__name__}); what arrived is kept: run the same "
-            f"command to go on, or put the file into {folder} by hand"
+            f"{resource.url} could not be downloaded ({reason}); what arrived is kept: run the same command to go on, "
+            f"or put the file into {folder} by hand"
         ) from error
     return Path(path)
 

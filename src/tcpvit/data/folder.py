@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -83,13 +84,16 @@ def _listing(folder: Path, classes: tuple[str, ...], on_bad: OnBad) -> dict[str,
 
 
 def _list_classes(folder: Path, classes: tuple[str, ...]) -> dict[str, Any]:
-    files, labels = [], []
+    files: list[str] = []
+    labels: list[int] = []
     for name in _subfolders(folder):
-        found = _pictures_below(folder / name)
         if name not in classes:
             raise ValueError(
                 f"{folder} has a class {name!r} that the training part lacks; its classes: {', '.join(classes)}"
             )
+        found = _pictures_below(folder / name)
+        if not found:
+            raise ValueError(f"{folder / name} holds no pictures; fill it or remove it")
         files += found
         labels += [classes.index(name)] * len(found)
     return {"files": tuple(files), "targets": torch.tensor(labels, dtype=torch.int64)}
@@ -117,12 +121,10 @@ def _list_pairs(folder: Path, on_bad: OnBad) -> dict[str, Any]:
 def _class_names(folder: Path, train: Path, mask_values: dict[int, int] | None) -> Sequence[str]:
     if not _is_segmentation(train):
         names = _subfolders(train)
-        empty = [name for name in names if not _pictures_below(train / name)]
-        if len(names) < 2 or empty:
-            found = f"{empty[0]!r} is empty" if empty else f"found {len(names)}"
+        if len(names) < 2:
             raise ValueError(
-                f"{train} should hold one folder of pictures for each of two or more classes ({found}), or images/ "
-                f"and masks/ for segmentation"
+                f"{train} should hold one folder of pictures for each of two or more classes (found {len(names)}), or "
+                f"images/ and masks/ for segmentation"
             )
         return names
     listed = folder / "classes.txt"
@@ -146,7 +148,7 @@ def _count_mask_classes(train: Path, mask_values: dict[int, int] | None) -> int:
     return count
 
 
-def _values_of(mask: Path) -> set[int]:
+def _values_of(mask: str) -> set[int]:
     try:
         return set(np.unique(np.asarray(read_mask(mask))).tolist())
     except Exception:  # a damaged mask is named when the pictures are read
@@ -157,11 +159,15 @@ def _subfolders(folder: Path) -> list[str]:
     return sorted(item.name for item in folder.iterdir() if item.is_dir() and not item.name.startswith("."))
 
 
-def _pictures_below(folder: Path) -> list[Path]:
+def _pictures_below(folder: Path) -> list[str]:
+    """Strings, not Paths: there may be millions."""
     return sorted(
-        path for path in folder.rglob("*") if path.suffix.lower() in EXTENSIONS and not path.name.startswith(".")
+        os.path.join(place, name)
+        for place, _, names in os.walk(folder, followlinks=True)
+        for name in names
+        if os.path.splitext(name)[1].lower() in EXTENSIONS and not name.startswith(".")
     )
 
 
-def _by_stem(folder: Path) -> dict[str, Path]:
-    return {path.relative_to(folder).with_suffix("").as_posix(): path for path in _pictures_below(folder)}
+def _by_stem(folder: Path) -> dict[str, str]:
+    return {os.path.splitext(os.path.relpath(path, folder))[0]: path for path in _pictures_below(folder)}

@@ -93,7 +93,7 @@ class Batches:
         for number in range(self.start, len(self)):
             rows = order[number * self.batch_size : (number + 1) * self.batch_size]
             mine = self._share(len(rows))
-            random = np.random.default_rng((self.seed, self.epoch, 1 + number))
+            random = np.random.default_rng((self.seed, self.epoch, 1 + number))  # 0 would be the seed of the order
             draws = {name: drawn[mine] for name, drawn in self.augment.draw(random, len(rows)).items()}
             if len(rows[mine]):  # a last batch smaller than the number of ranks leaves some without
                 yield _Plan(number, rows[mine], draws, self.augment.crops(draws))

@@ -79,8 +79,8 @@ def load(
 def _files(folder: Path, image_size: int, on_bad: OnBad) -> PictureFiles:
     names = _names(folder, "list")
     return PictureFiles(
-        files=tuple(folder / "images" / f"{name}.jpg" for name in names),
-        targets=tuple(folder / "annotations" / "trimaps" / f"{name}.png" for name in names),
+        files=tuple(f"{folder}/images/{name}.jpg" for name in names),
+        targets=tuple(f"{folder}/annotations/trimaps/{name}.png" for name in names),
         classes=CLASSES,
         source="oxford-pet/list",
         image_size=image_size,

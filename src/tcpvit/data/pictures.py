@@ -6,8 +6,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -35,8 +34,8 @@ class PictureFiles(Pictures):
     `fit` says how a picture becomes square: "crop" keeps the middle, "squash" the whole with its aspect ratio lost.
     """
 
-    files: tuple[Path, ...]
-    targets: Tensor | tuple[Path, ...]  # (N,) class ids, or the masks
+    files: tuple[str, ...]
+    targets: Tensor | tuple[str, ...]  # (N,) class ids, or the masks
     image_size: int
     fit: Fit = "crop"
     on_bad: OnBad = "stop"
@@ -45,6 +44,10 @@ class PictureFiles(Pictures):
     def __post_init__(self) -> None:
         super().__post_init__()
         mask_table(len(self.classes), self.mask_values)  # says what is wrong with them
+        if self.fit not in get_args(Fit) or self.on_bad not in get_args(OnBad):
+            raise ValueError(
+                f'fit is "crop" or "squash" and on_bad "stop" or "skip", got {self.fit!r} and {self.on_bad!r}'
+            )
 
     def __len__(self) -> int:
         return len(self.files)
@@ -114,7 +117,7 @@ class PictureFiles(Pictures):
         except Exception as error:
             return f"{target} ({error or type(error).__name__})"
 
-    def _read_mask(self, path: Path, picture_size: tuple[int, int], box: Box) -> np.ndarray:
+    def _read_mask(self, path: str, picture_size: tuple[int, int], box: Box) -> np.ndarray:
         """Class ids (H, W) uint8."""
         mask = read_mask(path)
         if mask.size != picture_size:
@@ -142,13 +145,15 @@ class PictureFiles(Pictures):
         )
 
 
-def read_picture(path: Path) -> Image.Image:
+def read_picture(path: str) -> Image.Image:
     """An RGB picture, turned the way its camera held it."""
     with Image.open(path) as picture:
+        if picture.mode.startswith(("I", "F")):
+            raise ValueError(f"more than 8 bits per channel, mode {picture.mode}; convert it to 8")
         return ImageOps.exif_transpose(picture).convert("RGB")
 
 
-def read_mask(path: Path) -> Image.Image:
+def read_mask(path: str) -> Image.Image:
     """A mask of one byte per pixel: grey values or the indices of a palette."""
     with Image.open(path) as mask:
         mask.load()

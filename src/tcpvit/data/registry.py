@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tcpvit.data import cifar10, digits_on_photos, files, folder, oxford_pet, stl10, svhn
-from tcpvit.data.files import Resource, data_root
+from tcpvit.data.files import data_root
 from tcpvit.data.image_set import ImageSet, Pictures, Splits
 from tcpvit.data.source import Source, Split
 from tcpvit.data.subsets import draw, fraction_sizes
@@ -63,7 +63,7 @@ def load_dataset(
     common = {"seed": seed, "stratified": stratified, "val_fraction": val_fraction, "image_size": image_size}
     splits = read(**{k: v for k, v in common.items() if k in accepted and v is not None}, **options)
     if image_size and "image_size" not in accepted:
-        splits = _each(splits, lambda part: _resized(part, image_size))
+        splits = _resized(splits, image_size)
     if val_fraction and "val_fraction" not in accepted:
         splits = _hold_out(splits, val_fraction, seed, stratified)
     return _shrink(splits, train_size, val_size, seed, stratified)
@@ -92,24 +92,23 @@ def find_dataset(name: str, root: str | Path | None = None) -> Path:
 def download_dataset(name: str, root: str | Path | None = None, *, optional: bool = False) -> Path:
     """Fetch and unpack a published set unless it is there; returns its folder. `optional` adds SVHN's extra part."""
     source, root = get_source(name), data_root(root)
-    home = root / source.home
+    found = source.find(root)
+    folder = found or root / source.home
+    wanted = source.resources + (source.optional if optional else ())
+    paths = [files.download(resource, folder) for resource in wanted if not (found and _is_archive(resource.filename))]
+    archives = [path for path in paths if _is_archive(path.name)]
+    for path in archives:
+        files.extract(path, folder, source.is_needed)
     found = source.find(root)
     if found is None:
-        for resource in source.resources:
-            _fetch(resource, home, source)
-        found = source.find(root)
-        if found is None:
-            raise ValueError(f"the archives of {name} do not hold what was expected; see {home}")
-    for resource in source.optional if optional else ():
-        _fetch(resource, found, source)
+        raise ValueError(f"the archives of {name} do not hold what was expected; see {folder}")
+    for path in archives:  # not before, or an interrupted unpacking would need them again
+        path.unlink()
     return found
 
 
-def _fetch(resource: Resource, folder: Path, source: Source) -> None:
-    path = files.download(resource, folder)
-    if path.name.endswith(".tar.gz"):
-        files.extract(path, folder, source.is_needed)
-        path.unlink()
+def _is_archive(filename: str) -> bool:
+    return filename.endswith(".tar.gz")
 
 
 def _reader(name: str, root: str | Path | None, split: Split | None, download: bool) -> Callable[..., Splits]:
@@ -140,14 +139,15 @@ def _nearest(name: str, known: Iterable[str]) -> str:
     return f"{hint} Known: {', '.join(known) or 'none'}"
 
 
-def _each(splits: Splits, change: Callable[[Pictures], Pictures]) -> Splits:
-    train, val = change(splits.train), change(splits.val)
-    return replace(splits, train=train, val=val, test=val if splits.test is splits.val else change(splits.test))
+def _resized(splits: Splits, size: int) -> Splits:
+    def resize(part: Pictures) -> Pictures:
+        assert isinstance(part, ImageSet)  # files on disk are decoded at the size asked for
+        return part.resized(size)
 
-
-def _resized(part: Pictures, size: int) -> Pictures:
-    assert isinstance(part, ImageSet)  # files on disk are decoded at the size asked for
-    return part.resized(size)
+    val = resize(splits.val)
+    return replace(
+        splits, train=resize(splits.train), val=val, test=val if splits.test is splits.val else resize(splits.test)
+    )
 
 
 def _hold_out(splits: Splits, fraction: float, seed: int, stratified: bool) -> Splits:
@@ -163,5 +163,6 @@ def _shrink(splits: Splits, train_size: int | None, val_size: int | None, seed: 
             return part
         return part.subset(draw(len(part), [size], seed=seed, labels=part.labels if stratified else None)[0])
 
-    small = _each(splits, lambda part: some(part, val_size))
-    return replace(small, train=some(splits.train, train_size))
+    val = some(splits.val, val_size)
+    test = val if splits.test is splits.val else some(splits.test, val_size)
+    return replace(splits, train=some(splits.train, train_size), val=val, test=test)
