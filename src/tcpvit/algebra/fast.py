@@ -22,7 +22,7 @@ def fast_dct(x: Tensor) -> Tensor:
     tensor([[2., 0., 0., 0.]])
     """
     order, turn, places = _dct_plan(x.shape[1], x.dtype, x.device)
-    z = torch.fft.rfft(x.contiguous().index_select(1, order)) * turn  # y_k + i y_{C-k} for k = 0 … ⌊C/2⌋
+    z = torch.fft.rfft(x.contiguous().index_select(1, order)).mul_(turn)  # y_k + i y_{C-k} for k = 0 … ⌊C/2⌋
     return torch.view_as_real(z).flatten(1).mT.contiguous().index_select(0, places)
 
 
@@ -33,7 +33,7 @@ def fast_idct(x_hat: Tensor) -> Tensor:
     tensor([[1., 1., 1., 1.]])
     """
     order, turn, pairs = _idct_plan(x_hat.shape[0], x_hat.dtype, x_hat.device)
-    z = torch.view_as_complex(x_hat.index_select(0, pairs).mT.contiguous().unflatten(1, (-1, 2))) * turn
+    z = torch.view_as_complex(x_hat.index_select(0, pairs).mT.contiguous().unflatten(1, (-1, 2))).mul_(turn)
     return torch.fft.irfft(z, n=x_hat.shape[0]).index_select(1, order)
 
 
@@ -124,12 +124,12 @@ def _dct_plan(tube: int, dtype: torch.dtype, device: torch.device) -> tuple[Tens
 
 @kept
 def _idct_plan(tube: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """The inverses of the parts of `_dct_plan`; y_0 stands in for the y_C of its pair."""
+    """The inverses of the parts of `_dct_plan`; y_0 stands in for the y_C of its pair, which the FFT ignores."""
     order, _, _ = _dct_plan(tube, dtype, torch.device("cpu"))
     k = torch.arange(tube // 2 + 1)
     pairs = torch.stack([k, (tube - k) % tube], dim=1).flatten()
     turn = _half_turn(tube).conj() * math.sqrt(tube / 2)
-    turn[0] = torch.tensor((0.5 - 0.5j) * math.sqrt(tube), dtype=turn.dtype)  # (y_0 + i y_0)(1 - i)/2 = y_0
+    turn[0] = math.sqrt(tube)
     return order.argsort().to(device), turn.to(dtype.to_complex()).to(device), pairs.to(device)
 
 
