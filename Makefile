@@ -4,7 +4,7 @@ BIN := .venv/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 RECENT := import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer is needed: make PYTHON=python3.12")
 
-.PHONY: help setup demo test test-all lint bench docs clean
+.PHONY: help setup demo test test-all sanitize lint bench docs clean
 
 help:            ## what can be made
 	@awk -F ':[^#]*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,6 +34,12 @@ test: setup      ## the whole suite but for slow tests
 
 test-all: setup  ## slow tests too
 	$(BIN)/python -m pytest -n 2
+
+sanitize: setup  ## the tests of our kernels under the address and undefined-behaviour sanitizers
+	TCPVIT_KERNEL_FLAGS="-g -O1 -fsanitize=address,undefined -fno-sanitize-recover=undefined" \
+	TCPVIT_CACHE=$$(mktemp -d) ASAN_OPTIONS=detect_leaks=0 OMP_NUM_THREADS=1 \
+	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" \
+	$(BIN)/python -m pytest tests/layers/kernels/test_attention.py tests/layers/kernels/test_layer_norm.py -p no:cacheprovider
 
 lint: setup      ## ruff and mypy
 	$(BIN)/ruff check .

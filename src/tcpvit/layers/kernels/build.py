@@ -1,6 +1,7 @@
 """Compiles a kernel once into the user's cache, and says so in one line; without a compiler there is no kernel.
 
-`TCPVIT_KERNELS=0` switches all kernels off, `TCPVIT_CACHE` moves the cache.
+`TCPVIT_KERNELS=0` switches all kernels off, `TCPVIT_CACHE` moves the cache, and `TCPVIT_KERNEL_FLAGS` adds flags for the
+compiler (`make sanitize` builds with the address and undefined-behaviour sanitizers).
 """
 
 from __future__ import annotations
@@ -87,7 +88,9 @@ def compile_flags() -> list[str]:
     torch_folder = Path(torch.__file__).parent
     include = [f"-I{torch_folder / 'include'}"]
     link = [f"-L{torch_folder / 'lib'}", f"-Wl,-rpath,{torch_folder / 'lib'}", "-ltorch_cpu", "-lc10"]
-    return ["-O3", "-std=c++20", "-fPIC", "-shared", "-fopenmp", "-fno-math-errno", *vectors, *define, *include, *link]
+    optimise = ["-O3", "-std=c++20", "-fPIC", "-shared", "-fopenmp", "-fno-math-errno"]
+    extra = os.environ.get("TCPVIT_KERNEL_FLAGS", "").split()
+    return [*optimise, *vectors, *define, *include, *link, *extra]
 
 
 def compile_library(source: Path, library: Path, compiler: str, flags: list[str]) -> None:
