@@ -39,6 +39,21 @@ def test_fast_cosine_and_sine_take_every_length(C, n):
         close(inverse(forward(x)), x)
 
 
+@pytest.mark.parametrize("name", ["dct", "dst"])
+@pytest.mark.parametrize("C", [128, 131])
+def test_inverse_hands_the_fft_a_hermitian_spectrum(name, C, monkeypatch):
+    """CUDA does not ignore an imaginary mean or Nyquist term at every length (pytorch/pytorch#154496)."""
+    seen, irfft = [], torch.fft.irfft
+
+    def spy(z, n):
+        seen.append(z[:, [0, -1] if C % 2 == 0 else [0]].imag)
+        return irfft(z, n=n)
+
+    monkeypatch.setattr(torch.fft, "irfft", spy)
+    FAST[name][1](torch.randn(C, 3, dtype=FLOAT))
+    close(seen[0], torch.zeros_like(seen[0]), 1e-13)
+
+
 @pytest.mark.parametrize("name", ["dct", "dst", "haar", "hadamard"])
 def test_long_tubes_never_see_the_matrix(name, monkeypatch):
     monkeypatch.setattr(bases, "named_matrix", None)

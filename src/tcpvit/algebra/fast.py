@@ -124,12 +124,13 @@ def _dct_plan(tube: int, dtype: torch.dtype, device: torch.device) -> tuple[Tens
 
 @kept
 def _idct_plan(tube: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """The inverses of the parts of `_dct_plan`; y_0 stands in for the y_C of its pair, which the FFT ignores."""
+    """The inverses of the parts of `_dct_plan`; y_0 stands in for the y_C of its pair."""
     order, _, _ = _dct_plan(tube, dtype, torch.device("cpu"))
     k = torch.arange(tube // 2 + 1)
     pairs = torch.stack([k, (tube - k) % tube], dim=1).flatten()
     turn = _half_turn(tube).conj() * math.sqrt(tube / 2)
-    turn[0] = math.sqrt(tube)
+    # (y_0 + i y_0)(1 - i)/2 = y_0: cuFFT wants a real mean, it does not ignore an imaginary one at every length.
+    turn[0] = torch.tensor((0.5 - 0.5j) * math.sqrt(tube), dtype=turn.dtype)
     return order.argsort().to(device), turn.to(dtype.to_complex()).to(device), pairs.to(device)
 
 
