@@ -99,7 +99,7 @@ def help_of(function: Callable[..., Any]) -> str:
     doc = inspect.getdoc(function) or ""
     examples = _section(doc, "Examples")
     prose = re.sub(r"^(Args|Examples|Returns|Raises):\n((?: .*)?(?:\n|$))*", "", doc, flags=re.MULTILINE)
-    block = "Examples:\n\n" + "\n".join(f"    {line}" for line in examples.splitlines())
+    block = f"Examples:\n\n```text\n{examples}\n```"
     return f"{prose.strip()}\n\n{block}" if examples else prose.strip()
 
 
