@@ -47,20 +47,18 @@ def draw_labelled(picture: Any, labels: Sequence[str], probabilities: Sequence[f
     """A picture (H, W, 3) beside its likeliest labels, the first on top, with their probabilities as bars."""
     with house_style() as Figure:
         figure = Figure(figsize=(5.2, 2.4))
-        left, right = figure.add_axes((0.02, 0.03, 0.42, 0.85)), figure.add_axes((0.62, 0.08, 0.26, 0.75))
+        left, right = figure.add_axes((0.02, 0.04, 0.44, 0.84)), figure.add_axes((0.51, 0.04, 0.45, 0.84))
+        for panel in (left, right):
+            panel.set_axis_off()
         _show(left, picture)
-        left.set_axis_off()
         rows = range(len(labels))
-        right.barh(rows, [1] * len(labels), 0.45, color=FAINT)
-        right.barh(rows, probabilities, 0.45, color=BLUE)
-        for row, probability in zip(rows, probabilities, strict=True):
-            right.annotate(f"{100 * probability:.1f} %", (1, row), (4, 0), textcoords="offset points", va="center")
-        right.set_yticks(rows, [_shortened(label, 24) for label in labels])
-        right.set_ylim(max(len(labels), 3) - 0.5, -0.5)
+        right.barh(rows, [1] * len(labels), 0.3, color=FAINT)
+        right.barh(rows, probabilities, 0.3, color=BLUE)
+        for row, label, probability in zip(rows, labels, probabilities, strict=True):
+            right.text(0, row - 0.24, _shortened(label, 24), weight="normal" if row else "bold")
+            right.text(1, row - 0.24, f"{100 * probability:.1f} %", ha="right")
         right.set_xlim(0, 1)
-        right.set_xticks([])
-        right.tick_params(axis="y", length=0)
-        right.spines[:].set_visible(False)
+        right.set_ylim(max(len(labels), 3) - 0.75, -0.6)
         figure.suptitle(_shortened(title, 60), fontsize=8)
         return figure
 
