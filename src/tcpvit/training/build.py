@@ -81,7 +81,7 @@ def build_batches(
     """A loader: shuffled and augmented for training, in order and as they are for evaluation."""
     return Batches(
         part,
-        recipe.data.batch_size if training else recipe.data.eval_batch_size,
+        recipe.data.batch_size if training else recipe.data.eval_batch_size * world_size,
         augment=recipe.augment if training else None,
         shuffle=training,
         seed=recipe.seed,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,16 +12,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from tcpvit.data import Splits
+from tcpvit.data import Batches, Pictures, Splits
 from tcpvit.models.pretrained import WEIGHTS, load_weights
 from tcpvit.training.build import build_batches, build_model, find_device, load_splits
 from tcpvit.training.checkpoint import WriteError, read_latest
-from tcpvit.training.evaluation import evaluate
+from tcpvit.training.distributed import World, join
 from tcpvit.training.export import describe_preprocessing
 from tcpvit.training.interrupt import Interruption
 from tcpvit.training.loop import Trainer
 from tcpvit.training.metrics import to_json
-from tcpvit.training.progress import About, Silent
+from tcpvit.training.progress import About, Mute, Silent
 from tcpvit.training.recipe import Recipe
 from tcpvit.training.run import RunFolder
 from tcpvit.training.state import Row
@@ -65,13 +65,20 @@ def train(
     """Train a model by a recipe and keep everything in `folder`.
 
     `splits` and `model` take the place of those that the recipe names: pictures of your own, a model of any make.
+    Under torchrun, which repeats a command that lost a process, a run of the same recipe in `folder` is gone on with.
     """
     run = RunFolder(folder)
-    run.check_free(overwrite)  # before anything slow
-    parts = _Parts.of(recipe, splits, model)
-    with run.locked():
-        run.begin(recipe, overwrite=overwrite)
-        return _run(run, recipe, parts, report or Silent())
+    with join() as world:
+        if world.launched and overwrite:
+            raise ValueError("under torchrun a restart would overwrite its own run; remove the folder instead")
+        goes_on = world.launched and world.is_main and run.exists and run.recipe() == recipe
+        if world.is_main and not goes_on:
+            run.check_free(overwrite)  # before anything slow
+        parts = _Parts.of(recipe, splits, model, world)
+        with run.locked() if world.is_main else nullcontext():
+            if world.is_main and not goes_on:
+                run.begin(recipe, overwrite=overwrite)
+            return _run(run, recipe, parts, report or Silent())
 
 
 def resume(
@@ -92,12 +99,13 @@ def resume(
         key = word.partition("=")[0]
         if key.partition(".")[0] in FIXED and key not in FREE:
             raise ValueError(f"a run that has begun keeps its model, data and seed, got {word!r}; begin a new run")
-    recipe = run.recipe().override(overrides)
-    parts = _Parts.of(recipe, splits, model)
-    with run.locked():
-        if overrides:
-            run.write_recipe(recipe)
-        return _run(run, recipe, parts, report or Silent())
+    with join() as world:
+        recipe = world.of_main(run.recipe).override(overrides)
+        parts = _Parts.of(recipe, splits, model, world)
+        with run.locked() if world.is_main else nullcontext():
+            if world.is_main and overrides:
+                run.write_recipe(recipe)
+            return _run(run, recipe, parts, report or Silent())
 
 
 @dataclass(frozen=True)
@@ -105,19 +113,27 @@ class _Parts:
     splits: Splits
     model: nn.Module
     device: torch.device
+    world: World
 
     @classmethod
-    def of(cls, recipe: Recipe, splits: Splits | None, model: nn.Module | None) -> _Parts:
-        device = find_device(recipe)
-        splits = splits or load_splits(recipe.data)
-        return cls(splits, model or build_model(recipe, splits.train), device)
+    def of(cls, recipe: Recipe, splits: Splits | None, model: nn.Module | None, world: World) -> _Parts:
+        device = world.place(find_device(recipe))
+        with world.in_turn():
+            splits = splits or load_splits(recipe.data)
+        return cls(splits, model or build_model(recipe, splits.train), device, world)
+
+    def batches(self, recipe: Recipe, part: Pictures, *, training: bool) -> Batches:
+        """Those of this process."""
+        world = self.world
+        return build_batches(recipe, part, self.device, training=training, rank=world.rank, world_size=world.size)
 
 
 def _run(run: RunFolder, recipe: Recipe, parts: _Parts, report: Silent) -> Result:
-    splits, model, device = parts.splits, parts.model, parts.device
+    splits, model, device, world = parts.splits, parts.model, parts.device, parts.world
+    report = report if world.is_main else Mute()
     task = task_for(splits.train.task, len(splits.train.classes))
-    batches = build_batches(recipe, splits.train, device, training=True)
-    val_batches = build_batches(recipe, splits.val, device, training=False)
+    batches = parts.batches(recipe, splits.train, training=True)
+    val_batches = parts.batches(recipe, splits.val, training=False)
     with ExitStack() as stack:
         cuda = [device] if device.type == "cuda" else []
         stack.enter_context(torch.random.fork_rng(devices=cuda))  # the caller's random numbers are left alone
@@ -133,16 +149,18 @@ def _run(run: RunFolder, recipe: Recipe, parts: _Parts, report: Silent) -> Resul
             report=report,
             interruption=interruption,
             preprocessing=describe_preprocessing(splits.train),
+            world=world,
         )
         stack.callback(trainer.events.close)
         stack.callback(report.stop)
         restore(trainer, report)
-        run.write_json("data.json", splits.indices())
-        run.note_session(device, trainer.state.step)
+        if world.is_main:
+            run.write_json("data.json", splits.indices())
+            run.note_session(device, trainer.state.step, world.size)
         report.start(_about(trainer, splits), trainer.state)
         try:
             trainer.fit()
-            return _finish(trainer, splits)
+            return _finish(trainer, parts)
         except WriteError as error:
             sentence = f"{error.strerror}; nothing before is lost: mend this, then `tcpvit train --resume {run}`"
             raise WriteError(error.errno, sentence) from error
@@ -150,19 +168,22 @@ def _run(run: RunFolder, recipe: Recipe, parts: _Parts, report: Silent) -> Resul
 
 def restore(trainer: Trainer, report: Silent) -> None:
     """Bring back the newest whole checkpoint, if there is one."""
-    content = read_latest(trainer.run.checkpoints, report.say)
+    is_main = trainer.world.is_main
+    content = trainer.world.share_content(read_latest(trainer.run.checkpoints, report.say) if is_main else None)
     if content is not None:
         trainer.restore(content)
-        trainer.run.write_metrics(trainer.state.history)
+        if is_main:
+            trainer.run.write_metrics(trainer.state.history)
 
 
-def _finish(trainer: Trainer, splits: Splits) -> Result:
+def _finish(trainer: Trainer, parts: _Parts) -> Result:
     """Evaluate the best weights on the test part and write result.json."""
-    recipe, state = trainer.recipe, trainer.state
-    model = copy.deepcopy(trainer.kept_model)
-    load_weights(model, trainer.run.path / "best" / WEIGHTS)
-    test_batches = build_batches(recipe, splits.test, trainer.device, training=False)
-    test = evaluate(model, trainer.obeying_signals(test_batches), trainer.task, trainer.device, recipe.precision)
+    recipe, state, splits, world = trainer.recipe, trainer.state, parts.splits, parts.world
+    model = copy.deepcopy(trainer.kept_in_one_piece()).to(trainer.device)
+    if world.is_main:
+        load_weights(model, trainer.run.path / "best" / WEIGHTS)
+    world.share(model.state_dict().values())
+    test = trainer.measure(model, parts.batches(recipe, splits.test, training=False))
     evaluated = [row for row in state.history if "val_loss" in row]
     notes = splits.notes
     if splits.test is splits.val:
@@ -180,7 +201,8 @@ def _finish(trainer: Trainer, splits: Splits) -> Result:
         seconds=round(state.seconds, 3),
         notes=notes,
     )
-    trainer.run.write_json("result.json", result.to_dict())
+    if world.is_main:
+        trainer.run.write_json("result.json", result.to_dict())
     return result
 
 
@@ -189,12 +211,14 @@ def _about(trainer: Trainer, splits: Splits) -> About:
     recipe, optimizer, schedule = trainer.recipe, trainer.recipe.optimizer, trainer.recipe.schedule
     channels, height, width = splits.train.image_shape
     parameters, threads = sum(p.numel() for p in trainer.model.parameters()), torch.get_num_threads()
+    processes, strategy = trainer.world.size, recipe.distributed.strategy.upper()
     facts = {
         "model": f"{parameters:,} parameters, {len(splits.train.classes)} classes",
         "data": f"{len(splits.train):,} training, {len(splits.val):,} validation pictures, {height}×{width}×{channels}",
         "AdamW": f"lr {optimizer.lr:g}, weight decay {optimizer.weight_decay:g}, batch {recipe.data.batch_size}, "
         f"{schedule.epochs} epochs, seed {recipe.seed}",
-        "device": f"{trainer.device}, {threads} thread{'s' * (threads > 1)}, {recipe.precision}",
+        "device": f"{trainer.device}, {threads} thread{'s' * (threads > 1)}, {recipe.precision}"
+        f"{f', {processes} processes ({strategy})' if processes > 1 else ''}",
         "folder": f"{trainer.run}{f', going on from step {trainer.state.step:,}' if trainer.state.step else ''}",
     }
     if splits.notes:

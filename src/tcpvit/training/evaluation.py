@@ -9,31 +9,37 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tcpvit.training.distributed import World
 from tcpvit.training.metrics import AnyMetrics
+from tcpvit.training.sharding import is_sharded, logits_of
 from tcpvit.training.tasks import Task
 
 
-@torch.inference_mode()
 def evaluate(
     model: nn.Module,
     batches: Iterable[tuple[Tensor, Tensor]],
     task: Task,
     device: torch.device | str = "cpu",
     precision: str = "float32",
+    world: World | None = None,
 ) -> AnyMetrics:
-    """The metrics of `model` over all batches; it is left in the mode it was in."""
+    """The metrics of `model` over all batches, those of the other processes too; it is left in the mode it was in."""
     device = torch.device(device)
     metrics, was_training = task.metrics(device), model.training
     model.eval()
     try:
-        for images, targets in batches:
-            images, targets = images.to(device), targets.to(device)
-            with autocast(device, precision):
-                logits = model(images)
-            task.check_logits(logits, targets)
-            metrics.update(logits, targets, task.loss(logits, targets))
+        # FSDP uses the same memory in training and evaluation, which inference mode does not allow.
+        with torch.no_grad() if is_sharded(model) else torch.inference_mode():
+            for images, targets in batches:
+                images, targets = images.to(device), targets.to(device)
+                with autocast(device, precision):
+                    logits = logits_of(model, images)
+                task.check_logits(logits, targets)
+                metrics.update(logits, targets, task.loss(logits, targets))
     finally:
         model.train(was_training)
+    for counts in metrics.counts():
+        (world or World()).add_up(counts)
     return metrics
 
 

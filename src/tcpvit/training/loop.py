@@ -6,6 +6,7 @@ that goes on from a checkpoint therefore ends, on a CPU, in the same weights to 
 
 from __future__ import annotations
 
+import copy
 import math
 import time
 from collections.abc import Iterable, Iterator
@@ -19,14 +20,17 @@ from torch.nn.utils import clip_grad_norm_
 
 from tcpvit.data import Batches
 from tcpvit.training.checkpoint import Content, checkpoint_path, prune, write_checkpoint
+from tcpvit.training.distributed import World
 from tcpvit.training.evaluation import autocast, evaluate
 from tcpvit.training.events import Events
 from tcpvit.training.export import export
 from tcpvit.training.interrupt import Interruption
+from tcpvit.training.metrics import AnyMetrics
 from tcpvit.training.optim import Ema, build_optimizer, load_optimizer_tensors, lr_factor, optimizer_tensors, set_lr
 from tcpvit.training.progress import Silent
 from tcpvit.training.recipe import Recipe
 from tcpvit.training.run import RunFolder
+from tcpvit.training.sharding import exchange, gather, join_statistics, logits_of, scatter, shard, spread, whole
 from tcpvit.training.state import Row, State
 from tcpvit.training.tasks import Task
 
@@ -53,17 +57,23 @@ class Trainer:
         report: Silent,
         interruption: Interruption,
         preprocessing: dict[str, Any] | None = None,
-        rank: int = 0,
+        world: World | None = None,
     ):
         self.recipe, self.task, self.run, self.device = recipe, task, run, device
-        self.model = model.to(device)
-        self.forward = torch.compile(model) if recipe.compile else model
+        self.world = world = world or World()
         self.batches, self.val_batches = batches, val_batches
-        self.report, self.interruption, self.rank = report, interruption, rank
+        self.report, self.interruption = report, interruption
         self.preprocessing = preprocessing
-        self.optimizer = build_optimizer(model, recipe.optimizer)
+        self.model = join_statistics(model.to(device), world, device)
+        self.ema = Ema(self.model, recipe.optimizer.ema) if recipe.optimizer.ema else None
+        self.sharded = world.size > 1 and recipe.distributed.strategy == "fsdp"
+        self.template = copy.deepcopy(self.model).cpu() if self.sharded else None  # for exports in one piece
+        self.spread = spread(self.model, recipe.distributed.strategy, world, device)
+        if self.sharded and self.ema:
+            shard(self.ema.model, world, device)
+        self.forward = torch.compile(self.spread) if recipe.compile else self.spread
+        self.optimizer = build_optimizer(self.model, recipe.optimizer)
         self.scaler = torch.amp.GradScaler(device.type, enabled=recipe.precision == "float16")
-        self.ema = Ema(model, recipe.optimizer.ema) if recipe.optimizer.ema else None
         self.state = State()
         self.events = Events(run.path / "tensorboard")
 
@@ -82,8 +92,8 @@ class Trainer:
         self.model.train()
         begin = time.monotonic()
         for images, targets in self.obeying_signals(self.batches):
-            loss, hits, weight = self.step(images, targets)
-            state.add(loss=loss * weight, hits=hits, weight=weight, images=len(images))
+            loss, hits, weight, number = self.step(images, targets)
+            state.add(loss=loss * weight, hits=hits, weight=weight, images=number)
             begin = self.pass_time(begin, "seconds")
             state.batch += 1
             self.report.step(state)
@@ -91,33 +101,46 @@ class Trainer:
             if every and state.step % every == 0 and state.batch < len(self.batches):
                 self.save()
 
-    def step(self, images: Tensor, targets: Tensor) -> tuple[float, float, float]:
-        """One optimiser step on one batch, computed in pieces: its mean loss, how many are right, of how many."""
-        options, state = self.recipe.optimizer, self.state
+    def step(self, images: Tensor, targets: Tensor) -> tuple[float, float, float, float]:
+        """One optimiser step: the mean loss of the batch, how many are right, of how many, and how many pictures.
+
+        The numbers are those of the whole batch, of which `images` are the share of this process.
+        """
+        options, state, world = self.recipe.optimizer, self.state, self.world
         set_lr(self.optimizer, lr_factor(state.step, len(self.batches), self.recipe.schedule))
-        seed_step(self.recipe.seed, state.step, self.rank)
+        seed_step(self.recipe.seed, state.step, world.rank)
         self.optimizer.zero_grad(set_to_none=True)
-        weight = self.task.weight(targets)
+        weight = world.add_up(self.task.weight(targets)).clamp(min=1)  # a batch of nothing but border has none
         loss, hits = torch.zeros((), device=self.device), torch.zeros((), device=self.device)
-        for x, y in zip(images.chunk(options.accumulate), targets.chunk(options.accumulate), strict=True):
-            with self.autocast():
-                logits = self.forward(x)
-            self.task.check_logits(logits, y)
-            part = self.task.loss(logits, y, options.label_smoothing) / weight
-            self.scaler.scale(part).backward()
+        pieces = self.pieces(images, targets)
+        for number, (x, y) in enumerate(pieces, start=1):
+            with exchange(self.spread, now=number == len(pieces)):
+                with self.autocast():
+                    logits = logits_of(self.forward, x)
+                self.task.check_logits(logits, y)
+                part = self.task.loss(logits, y, options.label_smoothing) / weight
+                self.scaler.scale(part * world.size).backward()  # gradients are averaged over processes
             loss, hits = loss + part.detach(), hits + self.task.hits(logits.detach(), y)
         self.scaler.unscale_(self.optimizer)
-        norm = clip_grad_norm_(self.model.parameters(), options.clip_norm or math.inf)
-        numbers = torch.stack([value.double() for value in (loss, norm, hits, weight)]).tolist()  # one wait for the GPU
-        if self.is_sound(*numbers[:2]):
+        norm = whole(clip_grad_norm_(self.model.parameters(), options.clip_norm or math.inf))
+        sums = world.add_up(torch.stack([loss.double(), hits.double(), torch.full_like(hits.double(), len(images))]))
+        numbers = torch.stack([*sums, norm.double(), weight.double()]).tolist()  # one wait for the GPU
+        if self.is_sound(numbers[0], numbers[3]):
             self.scaler.step(self.optimizer)
             if self.ema:
                 self.ema.update(self.model, state.step)
         else:
-            numbers = [0.0] * 4
+            numbers[0] = numbers[1] = numbers[4] = 0.0
         self.scaler.update()
         state.step += 1
-        return numbers[0], numbers[2], numbers[3]
+        return numbers[0], numbers[1], numbers[4], numbers[2]
+
+    def pieces(self, images: Tensor, targets: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """The parts that a batch is computed in; of several processes each has as many, if need be without pictures."""
+        number = self.recipe.optimizer.accumulate
+        found = list(zip(images.chunk(number), targets.chunk(number), strict=True))
+        missing = number - len(found) if self.world.size > 1 else 0
+        return found + [(images[:0], targets[:0])] * missing
 
     def end_epoch(self) -> None:
         """Evaluate if it is time, write down what was measured, save."""
@@ -126,8 +149,7 @@ class Trainer:
         is_best = False
         if (state.epoch + 1) % recipe.evaluation.every == 0 or state.epoch + 1 == recipe.schedule.epochs:
             begin = time.monotonic()
-            batches = self.obeying_signals(self.val_batches)
-            found = evaluate(self.kept_model, batches, self.task, self.device, recipe.precision).summary()
+            found = self.measure(self.kept_model, self.val_batches).summary()
             is_best = self.note_best(found[self.task.metric])
             row |= {f"val_{name}": value for name, value in found.items()}
             self.pass_time(begin, "evaluation")
@@ -139,8 +161,9 @@ class Trainer:
             self.export("last")
             if is_best:
                 self.export("best")
-        self.run.write_metrics(state.history)
-        self.events.add(row)
+        if self.world.is_main:
+            self.run.write_metrics(state.history)
+            self.events.add(row)
         if state.epoch % recipe.checkpoints.every_epochs == 0 or self.finished:
             self.save()
         self.report.epoch(row, is_best)
@@ -158,6 +181,12 @@ class Trainer:
         """The weights that are evaluated and exported: the averaged ones, if there are."""
         return self.ema.model if self.ema else self.model
 
+    def measure(self, model: nn.Module, batches: Batches) -> AnyMetrics:
+        """The metrics of `model` over all batches of all processes."""
+        self.world.share(model.buffers())  # the running statistics of BatchNorm
+        shown = self.obeying_signals(batches)
+        return evaluate(model, shown, self.task, self.device, self.recipe.precision, self.world)
+
     def autocast(self) -> AbstractContextManager[Any]:
         """Mixed precision, if the recipe asks for it."""
         return autocast(self.device, self.recipe.precision)
@@ -165,7 +194,9 @@ class Trainer:
     def obeying_signals(self, batches: Iterable[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
         """The batches, unless a signal came: then save, say how to go on, and leave."""
         for batch in batches:
-            if self.interruption.signal is not None:
+            signal = self.world.largest(self.interruption.signal or 0)
+            if signal:
+                self.interruption.signal = signal
                 self.save()
                 self.report.say(
                     f"stopped by {self.interruption.name} after step {self.state.step}; everything is saved, go on "
@@ -182,7 +213,8 @@ class Trainer:
             state.skipped_in_a_row = 0
             return True
         state.skipped, state.skipped_in_a_row = state.skipped + 1, state.skipped_in_a_row + 1
-        weights = torch.linalg.vector_norm(torch.stack([p.detach().norm() for p in self.model.parameters()])).item()
+        norms = torch.stack([whole(p.detach().norm()) for p in self.model.parameters()])
+        weights = torch.linalg.vector_norm(norms).item()
         rates = sorted({group["lr"] for group in self.optimizer.param_groups})
         where = (
             f"step {state.step} (epoch {state.epoch + 1}): loss {loss:g}, gradient norm {norm:g}, weight norm "
@@ -228,19 +260,31 @@ class Trainer:
 
     # ------------------------------------------------------------------------------------------------ saving
 
+    def kept_in_one_piece(self) -> nn.Module:
+        """The kept model as any one process could have trained it; all must ask for it together."""
+        if self.template is None:
+            return self.kept_model
+        self.template.load_state_dict({name: whole(t) for name, t in self.kept_model.state_dict().items()})
+        return self.template
+
     def export(self, name: str) -> None:
         """Write the kept weights as a model for `from_pretrained`."""
-        export(self.kept_model, self.run.path / name, self.preprocessing)
+        model = self.kept_in_one_piece()
+        if self.world.is_main:
+            export(model, self.run.path / name, self.preprocessing)
 
     def save(self) -> None:
-        """Write a checkpoint of everything that changes."""
+        """Write a checkpoint of everything that changes; it is there when any process returns."""
         tensors = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
         tensors |= {f"optimizer.{name}": tensor for name, tensor in optimizer_tensors(self.optimizer).items()}
         if self.ema:
             tensors |= {f"ema.{name}": tensor for name, tensor in self.ema.model.state_dict().items()}
         state = {"state": self.state.to_dict(), "scaler": self.scaler.state_dict()}
-        write_checkpoint(checkpoint_path(self.run.checkpoints, self.state.step), tensors, state)
-        prune(self.run.checkpoints, self.recipe.checkpoints.keep)
+        tensors = gather(tensors, self.world)
+        if self.world.is_main:
+            write_checkpoint(checkpoint_path(self.run.checkpoints, self.state.step), tensors, state)
+            prune(self.run.checkpoints, self.recipe.checkpoints.keep)
+        self.world.wait()
 
     def restore(self, content: Content) -> None:
         """The inverse of `save`."""
@@ -249,6 +293,7 @@ class Trainer:
         for full_name, tensor in tensors.items():
             part, _, name = full_name.partition(".")
             parts[part][name] = tensor
+        parts = {name: scatter(part, self.model) for name, part in parts.items()}
         self.model.load_state_dict(parts["model"])
         load_optimizer_tensors(self.optimizer, parts["optimizer"])
         if self.ema:

@@ -47,6 +47,13 @@ class Silent:
         """The run ends, however."""
 
 
+class Mute(Silent):
+    """Says nothing at all: one process speaks for all."""
+
+    def say(self, text: str) -> None:
+        """Another says it."""
+
+
 class Lines(Silent):
     """One line for each epoch."""
 

@@ -39,7 +39,7 @@ class DataRecipe:
     options: dict[str, Any] = field(default_factory=dict)  # of the set, as {split: paper, seed: 1}
     image_size: int | None = None  # resize to this; None: as the set comes
     batch_size: int = 256  # of one optimiser step, over all processes and accumulation
-    eval_batch_size: int = 500
+    eval_batch_size: int = 500  # of each process
     workers: int | None = None  # processes that decode picture files; None: by the machine
 
 
@@ -86,6 +86,13 @@ class CheckpointRecipe:
 
 
 @dataclass(frozen=True)
+class DistributedRecipe:
+    """How the processes that torchrun started share the work; one process alone has no use for it."""
+
+    strategy: Literal["ddp", "fsdp"] = "ddp"  # the model whole on each process, or fsdp: in shards
+
+
+@dataclass(frozen=True)
 class Recipe:
     """A training run from its seed to its schedule.
 
@@ -100,6 +107,7 @@ class Recipe:
     schedule: ScheduleRecipe = ScheduleRecipe()
     evaluation: EvaluationRecipe = EvaluationRecipe()
     checkpoints: CheckpointRecipe = CheckpointRecipe()
+    distributed: DistributedRecipe = DistributedRecipe()
     seed: int = 0
     device: str = "auto"  # auto, cpu, cuda, cuda:1, mps
     precision: Literal["float32", "bfloat16", "float16"] = "float32"  # of matrix products; weights stay float32

@@ -90,11 +90,11 @@ class RunFolder:
         writer.writerows(history)
         self.write("metrics.csv", text.getvalue())
 
-    def note_session(self, device: torch.device, step: int) -> None:
+    def note_session(self, device: torch.device, step: int, processes: int = 1) -> None:
         """Add this start or resumption to environment.json."""
         path = self.path / "environment.json"
         sessions = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
-        self.write_json(path.name, [*sessions, {"from_step": step, **environment(device)}])
+        self.write_json(path.name, [*sessions, {"from_step": step, "processes": processes, **environment(device)}])
 
     @contextmanager
     def locked(self) -> Iterator[None]:

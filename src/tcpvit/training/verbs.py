@@ -11,6 +11,7 @@ from typing import Any, Literal
 from tcpvit.tables import Table, show
 from tcpvit.training import engine
 from tcpvit.training.build import build_batches, check_fit, find_device, load_splits
+from tcpvit.training.distributed import is_main, join
 from tcpvit.training.evaluation import evaluate
 from tcpvit.training.metrics import LABELS, AnyMetrics, to_json
 from tcpvit.training.progress import percent, reporter
@@ -53,6 +54,7 @@ def train(
         tcpvit train paper-classification --set data.name=cifar10 --set seed=1
         tcpvit train tuned-classification --set data.name=folder:pictures --set data.image_size=32
         tcpvit train --resume runs/short
+        torchrun --nproc-per-node 2 --max-restarts 3 -m tcpvit train demo --name two
     """
     if (recipe is None) == (resume is None):
         raise ValueError("tell what to train: a recipe, as `tcpvit train demo`, or a run to --resume")
@@ -67,6 +69,8 @@ def train(
         resolved = load_recipe(recipe, set)
         folder = runs / (name or default_name(recipe, resolved))
         result = engine.train(resolved, folder, overwrite=overwrite, report=report)
+    if not is_main():
+        return result
     if json:
         print(json_module.dumps(result.to_dict(), indent=2))
     else:
@@ -110,19 +114,23 @@ def measure(
                 f"a trained model can be measured with other data.* keys, device or precision, got {word!r}"
             )
     recipe = _recipe_for(trained, dataset).override([*set, *_at(data_root)])
-    device = find_device(recipe)
-    splits = load_splits(recipe.data)
-    data = trained.prepare({"train": splits.train, "val": splits.val, "test": splits.test}[part])
-    config = getattr(trained.model, "config", None)
-    if config is not None:
-        check_fit(trained.name, config, data)
-    batches = build_batches(recipe, data, device, training=False)
-    begin = time.monotonic()
-    model = trained.model.to(device)
-    metrics = evaluate(model, batches, task_for(data.task, len(data.classes)), device, recipe.precision)
-    seconds = time.monotonic() - begin
+    with join() as world:
+        device = world.place(find_device(recipe))
+        with world.in_turn():
+            splits = load_splits(recipe.data)
+        data = trained.prepare({"train": splits.train, "val": splits.val, "test": splits.test}[part])
+        config = getattr(trained.model, "config", None)
+        if config is not None:
+            check_fit(trained.name, config, data)
+        task = task_for(data.task, len(data.classes))
+        batches = build_batches(recipe, data, device, training=False, rank=world.rank, world_size=world.size)
+        begin = time.monotonic()
+        metrics = evaluate(trained.model.to(device), batches, task, device, recipe.precision, world)
+        seconds = time.monotonic() - begin
     found = {"model": trained.name, "data": data.source, "pictures": len(data), "seconds": round(seconds, 3)}
     found |= {"notes": _notes(trained, data.classes), **to_json(metrics)}
+    if not world.is_main:
+        return found
     if json:
         print(json_module.dumps(found, indent=2))
     else:

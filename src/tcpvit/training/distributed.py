@@ -1,0 +1,131 @@
+"""The processes of a run: one, or those that torchrun started together (torch.distributed, gloo and NCCL).
+
+Each process computes its share of every batch. Process 0 alone reads and writes the run folder, and speaks; what all
+must decide alike is exchanged first. For one process alone nothing here does anything.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from tcpvit.training.checkpoint import Content
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class World:
+    """Which of how many processes this one is."""
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0  # on this machine
+    launched: bool = False  # by torchrun, which starts the same command again when a process is lost
+
+    @property
+    def is_main(self) -> bool:
+        """The one that reads, writes and speaks."""
+        return self.rank == 0
+
+    def place(self, device: torch.device) -> torch.device:
+        """The device of this process: of several on a machine, each has a GPU of its own."""
+        if self.size == 1 or device.type == "cpu":
+            return device
+        if str(device) != "cuda":
+            raise ValueError(f"torchrun gives each process its own GPU; take device=cuda or device=cpu, got {device}")
+        if self.local_rank >= torch.cuda.device_count():
+            raise ValueError(
+                f"process {self.local_rank} of this machine finds {torch.cuda.device_count()} GPUs; start one process "
+                f"for each GPU with --nproc-per-node=gpu, or take device=cpu"
+            )
+        torch.cuda.set_device(self.local_rank)
+        return torch.device("cuda", self.local_rank)
+
+    def add_up(self, tensor: Tensor) -> Tensor:
+        """The sum over all processes, in place."""
+        if self.size > 1:
+            dist.all_reduce(tensor)
+        return tensor
+
+    def largest(self, number: int) -> int:
+        """The largest of all processes' numbers."""
+        if self.size == 1:
+            return number
+        box = torch.tensor(number)  # on the CPU: no wait for a GPU
+        dist.all_reduce(box, dist.ReduceOp.MAX)
+        return int(box)
+
+    def wait(self) -> None:
+        """Until all processes are here."""
+        self.largest(0)
+
+    def of_main(self, ask: Callable[[], T]) -> T:
+        """What process 0 finds, for all; the others do not look."""
+        if self.size == 1:
+            return ask()
+        box: list[T | None] = [ask() if self.is_main else None]
+        dist.broadcast_object_list(box, device=torch.device("cpu"))
+        return box[0]  # type: ignore[return-value]
+
+    @torch.no_grad()
+    def share(self, tensors: Iterable[Tensor]) -> None:
+        """Give the values of process 0 to all, in place."""
+        if self.size > 1:
+            for tensor in tensors:
+                dist.broadcast(tensor, src=0)
+
+    def share_content(self, content: Content | None) -> Content | None:
+        """The checkpoint that process 0 read, for all."""
+        tensors, state = content or ({}, {})
+        kinds = self.of_main(lambda: [(name, t.shape, t.dtype) for name, t in tensors.items()])
+        if not kinds:
+            return None
+        if not self.is_main:
+            tensors = {name: torch.empty(shape, dtype=dtype) for name, shape, dtype in kinds}
+        self.share(tensors.values())
+        return tensors, self.of_main(lambda: state)
+
+    @contextmanager
+    def in_turn(self) -> Iterator[None]:
+        """The first process of each machine goes ahead, to download and unpack for the others."""
+        if self.local_rank:
+            self.wait()
+        yield
+        if not self.local_rank:
+            self.wait()
+
+
+@contextmanager
+def join() -> Iterator[World]:
+    """The processes that torchrun started together, or this one alone."""
+    if not (dist.is_available() and dist.is_torchelastic_launched()):
+        yield World()
+        return
+    rank, size, local_rank = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+    world = World(rank, size, local_rank, launched=True)
+    if (
+        size > 1 and not dist.is_initialized()
+    ):  # once for all runs: a second group would find the addresses of the first
+        dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
+    yield world
+    world.wait()
+    atexit.register(_leave)  # not after an error: the others may be waiting for a sum that will never come
+
+
+def _leave() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def is_main() -> bool:
+    """Whether this process is the one that speaks; True without torchrun."""
+    return not dist.is_available() or not dist.is_torchelastic_launched() or os.environ["RANK"] == "0"
