@@ -26,7 +26,7 @@ setup: .venv/.installed  ## create .venv and install tcpvit with the development
 	@$(PIP_INSTALL) -e ".[bench]"
 	@touch $@
 
-demo: setup      ## the short tour
+demo: setup      ## train a Std-ViT and its TCP twin, and compare them
 	$(BIN)/tcpvit demo
 
 test: setup      ## the whole suite but for slow tests
