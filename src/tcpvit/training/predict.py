@@ -184,7 +184,7 @@ def _as_data(trained: Trained, files: Sequence[Path], fit: Fit | None) -> Pictur
         )
     options = trained.recipe.data.options if trained.recipe else {}
     return PictureFiles(
-        files=tuple(files),
+        files=tuple(map(str, files)),
         targets=torch.zeros(len(files), dtype=torch.int64),  # not known
         classes=tuple(about["classes"]),
         source="the pictures",
@@ -237,6 +237,6 @@ def _draw(found: Sequence[Prediction], sheet: Path | None, folder: Path | None) 
 
 def _pixels(file: str) -> np.ndarray:
     """(H, W, 3) uint8, reduced to what a figure can show."""
-    picture = read_picture(Path(file))
+    picture = read_picture(file)
     picture.thumbnail((SIDE, SIDE))
     return np.asarray(picture)

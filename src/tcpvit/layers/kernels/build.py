@@ -1,7 +1,7 @@
 """Compiles a kernel once into the user's cache, and says so in one line; without a compiler there is no kernel.
 
-`TCPVIT_KERNELS=0` switches all kernels off, `TCPVIT_CACHE` moves the cache, and `TCPVIT_KERNEL_FLAGS` adds flags for the
-compiler (`make sanitize` builds with the address and undefined-behaviour sanitizers).
+`TCPVIT_KERNELS=0` switches all kernels off, `TCPVIT_CACHE` moves the cache, and `TCPVIT_KERNEL_FLAGS` adds flags for
+the compiler (`make sanitize` builds with the address and undefined-behaviour sanitizers).
 """
 
 from __future__ import annotations
