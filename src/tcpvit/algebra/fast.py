@@ -22,8 +22,7 @@ def fast_dct(x: Tensor) -> Tensor:
     tensor([[2., 0., 0., 0.]])
     """
     order, turn, places = _dct_plan(x.shape[1], x.dtype, x.device)
-    z = torch.fft.rfft(x.contiguous().index_select(1, order)).mul_(turn)  # y_k + i y_{C-k} for k = 0 … ⌊C/2⌋
-    return torch.view_as_real(z).flatten(1).mT.contiguous().index_select(0, places)
+    return _pairs_by_fft(x.contiguous().index_select(1, order), turn, places)
 
 
 def fast_idct(x_hat: Tensor) -> Tensor:
@@ -33,8 +32,7 @@ def fast_idct(x_hat: Tensor) -> Tensor:
     tensor([[1., 1., 1., 1.]])
     """
     order, turn, pairs = _idct_plan(x_hat.shape[0], x_hat.dtype, x_hat.device)
-    z = torch.view_as_complex(x_hat.index_select(0, pairs).mT.contiguous().unflatten(1, (-1, 2))).mul_(turn)
-    return torch.fft.irfft(z, n=x_hat.shape[0]).index_select(1, order)
+    return _tubes_by_fft(x_hat.index_select(0, pairs), turn, order)
 
 
 def fast_dst(x: Tensor) -> Tensor:
@@ -43,7 +41,9 @@ def fast_dst(x: Tensor) -> Tensor:
     >>> torch.allclose(fast_dst(torch.eye(5)) @ fast_dst(torch.eye(5)).mT, torch.eye(5), atol=1e-6)
     True
     """
-    return fast_dct(x * _alternating(x.shape[1], x)).flip(0)
+    order, turn, places = _dct_plan(x.shape[1], x.dtype, x.device)
+    tubes = x.contiguous().index_select(1, order).mul_(_alternating(x.shape[1], x)[order])
+    return _pairs_by_fft(tubes, turn, places.flip(0))
 
 
 def fast_idst(x_hat: Tensor) -> Tensor:
@@ -52,7 +52,9 @@ def fast_idst(x_hat: Tensor) -> Tensor:
     >>> torch.allclose(fast_idst(fast_dst(torch.eye(5))), torch.eye(5), atol=1e-6)
     True
     """
-    return fast_idct(x_hat.flip(0)) * _alternating(x_hat.shape[0], x_hat)
+    tube = x_hat.shape[0]
+    order, turn, pairs = _idct_plan(tube, x_hat.dtype, x_hat.device)
+    return _tubes_by_fft(x_hat.index_select(0, tube - 1 - pairs), turn, order).mul_(_alternating(tube, x_hat))
 
 
 def fast_hadamard(x: Tensor) -> Tensor:
@@ -106,6 +108,18 @@ def fast_ihaar(x_hat: Tensor) -> Tensor:
         contrasts = x_hat[len(means) : 2 * len(means)]
         means = torch.stack([means + contrasts, means - contrasts], dim=1).flatten(0, 1) * math.sqrt(0.5)
     return means.mT
+
+
+def _pairs_by_fft(tubes: Tensor, turn: Tensor, places: Tensor) -> Tensor:
+    """The FFT of the reordered tubes, (n, C), holds the pairs y_k + i y_{C-k}, k = 0 … ⌊C/2⌋; then y, (C, n)."""
+    pairs = torch.view_as_real(torch.fft.rfft(tubes).mul_(turn))
+    return pairs.flatten(1).mT.contiguous().index_select(0, places)
+
+
+def _tubes_by_fft(pairs: Tensor, turn: Tensor, order: Tensor) -> Tensor:
+    """The inverse of `_pairs_by_fft`, from the pairs one below the other, (2⌊C/2⌋+2, n)."""
+    z = torch.view_as_complex(pairs.mT.contiguous().unflatten(1, (-1, 2))).mul_(turn)
+    return torch.fft.irfft(z, n=len(order)).index_select(1, order)
 
 
 @kept

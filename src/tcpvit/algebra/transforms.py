@@ -89,7 +89,7 @@ class Transform(ABC):
         """(C, ...) -> (..., C): the inverse of `slices`; in memory the slices stay first."""
         matrix = self._cast(x_hat, True)
         slices = self._match(x_hat).reshape(self.tube, -1)
-        return torch.mm(matrix, slices).view(x_hat.shape).movedim(0, -1)
+        return torch.mm(matrix, slices).view_as(x_hat).movedim(0, -1)
 
     def _check(self, x: Tensor, dim: int) -> None:
         """Floating-point tubes of this length."""
