@@ -176,6 +176,13 @@ def test_what_both_share_cannot_be_set_for_one(word):
         twins(Recipe(), set_tcp=[word])
 
 
+def test_an_option_that_does_not_fit_one_is_said_before_the_other_is_trained(place, run):
+    code, _, err = run("compare", "small.yaml", "--name", "unfit", "--set-tcp", "model.options.num_heads=3")
+    assert code == 1
+    assert "3" in err
+    assert not (place / "runs" / "unfit").exists()
+
+
 def test_a_model_without_a_twin_is_named(run):
     code, _, err = run("compare", "demo", "--set", "model.name=tcp_vit_cifa")
     assert code == 1
@@ -190,6 +197,16 @@ def test_an_interruption_says_how_to_go_on(tmp_path, monkeypatch, capsys):
     with pytest.raises(KeyboardInterrupt):
         train_once(Recipe(), tmp_path / "std-0")
     assert "the same command goes on with the whole comparison" in capsys.readouterr().err
+    with pytest.raises(KeyboardInterrupt):
+        train_once(Recipe(), tmp_path / "std-0", overwrite=True)
+    assert "the same command without --overwrite goes on" in capsys.readouterr().err
+
+
+def test_many_processes_are_refused(run, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    code, _, err = run("compare", "small.yaml", "--name", "two")
+    assert code == 1
+    assert "a comparison is one process" in err
 
 
 def test_without_matplotlib_the_table_is_printed_all_the_same(run, monkeypatch):

@@ -6,6 +6,7 @@ What is done is kept: a comparison that was interrupted goes on where it stood, 
 from __future__ import annotations
 
 import json as json_module
+import os
 import sys
 from collections.abc import Iterable
 from dataclasses import replace
@@ -13,7 +14,7 @@ from functools import reduce
 from pathlib import Path
 
 from tcpvit.analysis.verbs import TCP_OPTIONS
-from tcpvit.models.registry import twin_name
+from tcpvit.models.registry import model_config, twin_name
 from tcpvit.studies.comparison import Comparison, Model
 from tcpvit.tables import show
 from tcpvit.training import Recipe, engine, load_recipe
@@ -66,22 +67,21 @@ def compare(
         tcpvit compare paper-classification --set data.name=cifar10 --seeds 3
         tcpvit compare tuned-classification --set data.name=folder:pictures --set data.image_size=32
     """
-    words = [*set, *([] if data_root is None else [f"data.root={json_module.dumps(str(data_root))}"])]
-    resolved = load_recipe(recipe, words)
-    pair = twins(resolved, set_std, set_tcp)
     if seeds < 1:
         raise ValueError(f"seeds is at least 1, got {seeds}")
+    if int(os.environ.get("WORLD_SIZE", 1)) > 1:
+        raise ValueError("a comparison is one process; train its runs with torchrun -m tcpvit train, it will use them")
+    at = [] if data_root is None else [f"data.root={json_module.dumps(str(data_root))}"]
+    resolved = load_recipe(recipe, [*set, *at])
+    pair = twins(resolved, set_std, set_tcp)
     home = runs / (name or default_name(recipe, resolved))
-    folders: dict[str, list[Path]] = {side: [] for side in pair}
-    for seed in range(resolved.seed, resolved.seed + seeds):
-        for side, of_side in pair.items():
-            folders[side].append(home / f"{side}-{seed}")
-            train_once(
-                replace(of_side, seed=seed),
-                folders[side][-1],
-                overwrite=overwrite,
-                report=reporter(quiet=quiet, json=json),
-            )
+    folders = {side: [home / f"{side}-{resolved.seed + i}" for i in range(seeds)] for side in pair}
+    todo = {folders[side][i]: replace(pair[side], seed=resolved.seed + i) for i in range(seeds) for side in pair}
+    if not overwrite:
+        for folder, its_recipe in todo.items():  # all of them before the first hour of training
+            check_same(its_recipe, folder)
+    for folder, its_recipe in todo.items():
+        train_once(its_recipe, folder, overwrite=overwrite, report=reporter(quiet=quiet, json=json))
     models = {side: Model.read(pair[side].model.name, folders[side]) for side in pair}
     comparison = Comparison.of(**models)
     comparison.save(home / "comparison.json")
@@ -114,6 +114,8 @@ def twins(recipe: Recipe, set_std: Iterable[str] = (), set_tcp: Iterable[str] = 
             if word.startswith(SHARED):
                 raise ValueError(f"both models have the same {word.partition('=')[0]}; write --set {word}")
         pair[side] = pair[side].override(words)
+        model = pair[side].model
+        model_config(model.name, **{**model.options, "transform": "dct"})  # what does not fit is said before training
     return pair
 
 
@@ -124,7 +126,7 @@ def train_once(recipe: Recipe, folder: Path, *, overwrite: bool = False, report:
         if overwrite or not run.exists:
             engine.train(recipe, folder, overwrite=overwrite, report=report)
             return
-        _check_same(run, recipe)
+        check_same(recipe, folder)
         if (folder / "result.json").is_file():
             report.say(f"{folder} is complete and is not trained again")
             return
@@ -132,8 +134,24 @@ def train_once(recipe: Recipe, folder: Path, *, overwrite: bool = False, report:
         overrides = [] if root is None else [f"data.root={json_module.dumps(root)}"]
         engine.resume(folder, overrides=overrides, report=report)
     except (KeyboardInterrupt, SystemExit):
-        print("tcpvit: the same command goes on with the whole comparison", file=sys.stderr)
+        without = " without --overwrite" if overwrite else ""
+        print(f"tcpvit: the same command{without} goes on with the whole comparison", file=sys.stderr)
         raise
+
+
+def check_same(recipe: Recipe, folder: Path) -> None:
+    """A run of another recipe that lies in `folder` is no part of this comparison."""
+    run = RunFolder(folder)
+    if not run.exists:
+        return
+    there, here = run.recipe().to_dict(), recipe.to_dict()
+    for key in known_keys():
+        before, now = (reduce(lambda values, part: values[part], key.split("."), content) for content in (there, here))
+        if before != now and key not in MAY_DIFFER:
+            raise ValueError(
+                f"{folder} was trained with {key}={before}, now it is {now}; replace it with --overwrite, or choose "
+                f"another --name"
+            )
 
 
 def default_name(recipe: str, resolved: Recipe) -> str:
@@ -145,18 +163,6 @@ def default_name(recipe: str, resolved: Recipe) -> str:
     data = resolved.data.name
     data = Path(data.removeprefix("folder:")).resolve().name if data.startswith("folder:") else data
     return f"{Path(recipe).stem}-{resolved.model.name.partition('_')[2]}-{data}"
-
-
-def _check_same(run: RunFolder, recipe: Recipe) -> None:
-    """A run of another recipe is no part of this comparison."""
-    there, here = run.recipe().to_dict(), recipe.to_dict()
-    for key in known_keys():
-        values = [reduce(lambda content, part: content[part], key.split("."), content) for content in (there, here)]
-        if values[0] != values[1] and key not in MAY_DIFFER:
-            raise ValueError(
-                f"{run} was trained with {key}={values[0]}, now it is {values[1]}; replace it with --overwrite, or "
-                f"choose another --name"
-            )
 
 
 def _draw(comparison: Comparison, folder: Path) -> list[Path]:

@@ -7,7 +7,7 @@ import io
 import json as json_module
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -109,7 +109,7 @@ def predict(
     return done
 
 
-def find_pictures(paths: Iterable[Path]) -> list[Path]:
+def find_pictures(paths: Sequence[Path]) -> list[Path]:
     """Files as they are named, folders searched for pictures in alphabetical order."""
     files: list[Path] = []
     for path in paths:
@@ -121,7 +121,7 @@ def find_pictures(paths: Iterable[Path]) -> list[Path]:
         else:
             raise ValueError(f"{path} is neither a file nor a folder")
     if not files:
-        searched = ", ".join(str(path) for path in paths) or "no folder"
+        searched = ", ".join(str(path) for path in paths)
         raise ValueError(f"there are no pictures in {searched}; looked for {', '.join(sorted(EXTENSIONS))}")
     return files
 
@@ -129,7 +129,7 @@ def find_pictures(paths: Iterable[Path]) -> list[Path]:
 @torch.inference_mode()
 def predict_files(
     trained: Trained,
-    files: Sequence[Path],
+    files: Sequence[str | Path],
     *,
     top: int = 3,
     fit: Fit | None = None,
@@ -165,7 +165,7 @@ def predict_files(
     return Predictions(found, bad)
 
 
-def _as_data(trained: Trained, files: Sequence[Path], fit: Fit | None) -> PictureFiles:
+def _as_data(trained: Trained, files: Sequence[str | Path], fit: Fit | None) -> PictureFiles:
     """The files as a set of the kind that the model was trained on; without a record of that, by ImageNet's habits."""
     config: Any = trained.model.config
     about = trained.preprocessing or {
