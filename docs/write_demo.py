@@ -11,8 +11,10 @@ writes them from results/demo.json again.
 from __future__ import annotations
 
 import re
+import shutil
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from tcpvit.studies.comparison import Comparison
 from tcpvit.tables import render
@@ -30,9 +32,10 @@ def main(folder: str | None = None) -> None:
         RECORD.parent.mkdir(exist_ok=True)
         Comparison.load(Path(folder) / "comparison.json").save(RECORD)
     comparison = Comparison.load(RECORD)
-    for figure in comparison.draw(FIGURES / "demo"):
-        figure.replace(FIGURES / f"demo_{figure.name}")
-    (FIGURES / "demo").rmdir()
+    with TemporaryDirectory() as drawn:
+        for figure in comparison.draw(Path(drawn)):
+            if figure.suffix == ".png":
+                shutil.copy(figure, FIGURES / f"demo_{figure.name}")
     for page, text in pages(comparison).items():
         page.write_text(text, encoding="utf-8")
 
@@ -53,8 +56,11 @@ def with_block(page: Path, comparison: Comparison) -> str:
         render([comparison.table()], "markdown"),
         f"{len(run.history)} epochs on {run.environment['threads']} threads of a CPU ({machine}), torch "
         f"{run.environment['torch']}; written by `docs/write_demo.py` from `results/demo.json`.",
-        f"![Loss and accuracy of both models against the epoch]({figures}/demo_curves.png)",
+        f"![Losses and accuracy of both models against the epoch]({figures}/demo_curves.png)",
     ]
+    if page.name != "README.md":
+        lines.append(f"![Parameters of both models by component]({figures}/demo_parameters.png)")
+        lines.append(f"![Confusion matrices of both models]({figures}/demo_confusion.png)")
     block = "<!-- demo -->\n" + "\n\n".join(lines) + "\n<!-- /demo -->"
     return re.sub(r"<!-- demo -->.*<!-- /demo -->", lambda _: block, page.read_text(encoding="utf-8"), flags=re.DOTALL)
 
@@ -63,7 +69,7 @@ def with_head(recipe: str, comparison: Comparison) -> str:
     """The recipe with what to expect."""
     top1, *_ = comparison.table().rows
     seeds = ", ".join(str(run.seed) for run in comparison.std.runs)
-    seconds = [model.mean(lambda run: run.seconds) for model in (comparison.std, comparison.tcp)]
+    seconds = [model.fastest.seconds for model in (comparison.std, comparison.tcp)]
     threads = comparison.tcp.runs[0].environment["threads"]
     expected = f"# expected: test top-1 of Std / TCP: {top1.cells[1]} / {top1.cells[2]} (seeds {seeds})"
     time = f"# time:     {duration(sum(seconds))} for both on {threads} threads ({' + '.join(map(duration, seconds))})"

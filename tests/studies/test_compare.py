@@ -16,6 +16,7 @@ from tcpvit.studies.compare import train_once, twins
 from tcpvit.studies.comparison import Comparison, Model, Run
 from tcpvit.studies.demo import next_steps
 from tcpvit.training import Recipe, load_recipe
+from tcpvit.training.progress import duration
 
 SETTINGS = {
     "model": {"options": {"depth": 1}},
@@ -158,6 +159,8 @@ def test_seeds_give_means_and_deviations(place, run):
     deviation = abs(tops[0] - tops[1]) / 2**0.5
     assert comparison.table().rows[0].cells[2] == f"{50 * sum(tops):.1f} ± {100 * deviation:.1f} %"
     assert comparison.table().title.endswith("mean ± deviation of seeds 0, 1")
+    seconds = min(each["seconds"] for each in found["tcp"]["runs"])
+    assert ("training time, fastest run", duration(seconds)) == comparison.table().rows[-2].cells[::2][:2]
 
 
 def test_options_of_a_tcp_vit_reach_only_that_one():
@@ -224,14 +227,14 @@ def segmenter(name: str, parameters: int, ious: list[float | None]) -> Model:
     test |= {"by_class": {"iou": ious, "dice": [0.9, 0.9]}, "confusion": [[9, 1], [2, 8]]}
     history = [{"epoch": 1, "train_loss": 0.5, "images_per_second": 10.0}]
     history.append({"epoch": 2, "train_loss": 0.4, "val_loss": 0.4, "val_miou": 0.8, "images_per_second": 30.0})
-    return Model(name, parameters, {"backbone": parameters}, [Run(f"runs/{name}", 0, 90.0, test, history, {})])
+    recipe = {"model": {"name": name}, "data": {"name": "oxford-pet", "options": {}}}
+    return Model(recipe, parameters, {"backbone": parameters}, [Run(f"runs/{name}", 0, 90.0, test, history, {})])
 
 
 def test_segmenters_are_compared_by_miou_and_class(tmp_path):
     """The form of the paper's tab. seg_performance."""
     std, tcp = segmenter("std_vit_pet", 1_570_978, [0.878, 0.9]), segmenter("tcp_vit_pet", 751_586, [0.868, None])
-    data = {"name": "oxford-pet", "options": {}}
-    comparison = Comparison(std, tcp, data, ["background", "pet"], "miou", ["a note"])
+    comparison = Comparison(std, tcp, ["background", "pet"], "miou", ["a note"])
     table = comparison.table()
     cells = {row.cells[0]: row.cells[1:] for row in table.rows}
     assert list(cells)[:5] == ["mIoU", "mDice", "pixel accuracy", "IoU: background", "IoU: pet"]

@@ -82,8 +82,7 @@ def compare(
             check_same(its_recipe, folder)
     for folder, its_recipe in todo.items():
         train_once(its_recipe, folder, overwrite=overwrite, report=reporter(quiet=quiet, json=json))
-    models = {side: Model.read(pair[side].model.name, folders[side]) for side in pair}
-    comparison = Comparison.of(**models)
+    comparison = Comparison.of(Model.read(folders["std"]), Model.read(folders["tcp"]))
     comparison.save(home / "comparison.json")
     figures = _draw(comparison, home / "figures")
     if json:

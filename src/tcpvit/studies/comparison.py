@@ -67,23 +67,34 @@ class Run:
 class Model:
     """One of the two models, with a run for each seed."""
 
-    name: str
+    recipe: dict[str, Any]  # but for the seed
     parameters: int
     components: dict[str, int]
     runs: list[Run]
 
+    @property
+    def name(self) -> str:
+        """The preset."""
+        return self.recipe["model"]["name"]
+
     @classmethod
-    def read(cls, name: str, folders: Sequence[Path]) -> Model:
+    def read(cls, folders: Sequence[Path]) -> Model:
         """From the folders of its runs."""
+        recipe = _read_json(folders[0] / "result.json")["recipe"]
         count = count_parameters(load_trained(folders[0]).model)
         gathered: Counter[str] = Counter()
         for component, number in count.components.items():
             gathered[GROUPS.get(component, component)] += number
-        return cls(name, int(count), dict(gathered), [Run.read(folder) for folder in folders])
+        return cls(recipe, int(count), dict(gathered), [Run.read(folder) for folder in folders])
 
     def mean(self, measured: Measured) -> float:
         """Over the seeds."""
         return fmean(map(measured, self.runs))
+
+    @property
+    def fastest(self) -> Run:
+        """The run that other programs disturbed least."""
+        return min(self.runs, key=lambda run: run.seconds)
 
 
 @dataclass(frozen=True)
@@ -92,7 +103,6 @@ class Comparison:
 
     std: Model
     tcp: Model
-    data: dict[str, Any]  # as in the recipe
     classes: list[str]
     metric: str  # the one that counts: top1 or miou
     notes: list[str]
@@ -102,7 +112,7 @@ class Comparison:
         """From two models that were trained."""
         folder = Path(std.runs[0].folder)
         result, about = _read_json(folder / "result.json"), _read_json(folder / "best" / "preprocessing.json")
-        return cls(std, tcp, result["recipe"]["data"], about["classes"], result["metric"], result["notes"])
+        return cls(std, tcp, about["classes"], result["metric"], result["notes"])
 
     @classmethod
     def load(cls, path: Path) -> Comparison:
@@ -129,20 +139,22 @@ class Comparison:
         for label, measured in self._metrics().items():
             std, tcp = self.std.mean(measured), self.tcp.mean(measured)
             cells = [_percent(list(map(measured, model.runs))) for model in (self.std, self.tcp)]
-            table.add(label, *cells, _signed(f"{100 * (tcp - std):+.1f}"), Ratio.of(tcp, std), strong=not table.rows)
+            table.add(label, *cells, _signed(tcp - std, 100, ".1f"), Ratio.of(tcp, std), strong=not table.rows)
         std, tcp = self.std.parameters, self.tcp.parameters
-        table.add("parameters", std, tcp, _signed(f"{tcp - std:+,}"), Ratio.of(tcp, std), strong=True)
-        std, tcp = (model.mean(lambda run: run.seconds) for model in (self.std, self.tcp))
-        table.add("training time", Written(duration(std)), Written(duration(tcp)), None, Ratio.of(tcp, std))
-        std, tcp = (model.mean(Run.images_per_second) for model in (self.std, self.tcp))
-        table.add("pictures a second", round(std), round(tcp), None, Ratio.of(tcp, std))
+        table.add("parameters", std, tcp, _signed(tcp - std, 1, ",.0f"), Ratio.of(tcp, std), strong=True)
+        fastest = ", fastest run" if len(self.std.runs) > 1 else ""
+        std, tcp = self.std.fastest.seconds, self.tcp.fastest.seconds
+        table.add(f"training time{fastest}", Written(duration(std)), Written(duration(tcp)), None, Ratio.of(tcp, std))
+        std, tcp = self.std.fastest.images_per_second(), self.tcp.fastest.images_per_second()
+        table.add(f"pictures a second{fastest}", round(std), round(tcp), None, Ratio.of(tcp, std))
         table.notes += self.notes
         return table
 
     def _title(self) -> str:
         seeds = [run.seed for run in self.std.runs]
-        options = ", ".join(f"{key} {value}" for key, value in self.data["options"].items())
-        on = f"{self.data['name']} ({options})" if options else self.data["name"]
+        data = self.std.recipe["data"]
+        options = ", ".join(f"{key} {value}" for key, value in data["options"].items())
+        on = f"{data['name']} ({options})" if options else data["name"]
         many = f"mean ± deviation of seeds {', '.join(map(str, seeds))}"
         return f"Test part of {on}, {many if len(seeds) > 1 else f'seed {seeds[0]}'}"
 
@@ -195,9 +207,14 @@ def _percent(values: list[float]) -> Written:
     return Written(f"{100 * fmean(values):.1f}{spread} %")
 
 
-def _signed(text: str) -> Written:
-    """With a minus sign as wide as the plus."""
-    return Written(text.replace("-", "−"))
+def _signed(difference: float, scale: float, form: str) -> Written:
+    """With a minus sign as wide as the plus, and none for what is written as zero.
+
+    >>> _signed(-0.0123, 100, ".1f"), _signed(0.0001, 100, ".1f")
+    ('−1.2', '0.0')
+    """
+    text = format(scale * difference, "+" + form)
+    return Written(text.replace("-", "−") if text.strip("+-0.") else text[1:])
 
 
 def _sum(matrices: list[list[list[int]]]) -> list[list[int]]:
