@@ -34,8 +34,8 @@ def check_tensor(A: Tensor, name: str = "A", *, tube_ndim: int = 1, square: bool
     if A.ndim < 2 + tube_ndim:
         modes = ", ".join(["m", "n", *_tube_names(tube_ndim)])
         raise ValueError(f"{name} should have shape (..., {modes}), got {tuple(A.shape)}")
-    m, n = matrix_shape(A, tube_ndim)
-    if square and m != n:
+    if square and A.shape[-2 - tube_ndim] != A.shape[-1 - tube_ndim]:
+        m, n = matrix_shape(A, tube_ndim)
         raise ValueError(f"{name} should have square slices, got {m}×{n} slices in shape {tuple(A.shape)}")
 
 
