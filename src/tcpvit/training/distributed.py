@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import atexit
 import os
+import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -112,13 +114,42 @@ def join() -> Iterator[World]:
         return
     rank, size, local_rank = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
     world = World(rank, size, local_rank, launched=True)
-    if (
-        size > 1 and not dist.is_initialized()
-    ):  # once for all runs: a second group would find the addresses of the first
-        dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
-    yield world
+    if size > 1 and not dist.is_initialized():  # once, for all runs of this process
+        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+        if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+            dist.init_process_group(backend, store=_meet(rank, size), rank=rank, world_size=size)
+        else:
+            dist.init_process_group(backend)
+        atexit.register(_leave)
+    try:
+        yield world
+    except Exception:
+        atexit.unregister(_leave)  # the others may be waiting for a sum that will never come
+        raise
     world.wait()
-    atexit.register(_leave)  # not after an error: the others may be waiting for a sum that will never come
+
+
+def _meet(rank: int, size: int) -> dist.Store:
+    """Torchrun's store, in a room that no earlier attempt has used.
+
+    Torchrun keeps one store for all restarts, with the addresses of processes that are gone (pytorch issue 135712), and
+    what it calls the number of restarts differs between machines. So each process asks with a number of its own, and
+    process 0 answers with the name of the room: no old answer has that number.
+    """
+    store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
+    mine = uuid.uuid4().hex
+    if rank:
+        store.set(f"tcpvit/{rank}", mine)
+        room = store.get(mine).decode()
+        store.set(f"{room}/{rank}", "here")
+        return dist.PrefixStore(room, store)
+    missing = set(range(1, size))
+    while missing:
+        for other in missing:
+            store.set(store.get(f"tcpvit/{other}").decode(), mine)
+        time.sleep(0.01)
+        missing = {other for other in missing if not store.check([f"{mine}/{other}"])}
+    return dist.PrefixStore(mine, store)
 
 
 def _leave() -> None:
