@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from slice_cases import close
 from torch.autograd import gradcheck, gradgradcheck
 
-from tcpvit.algebra import bases
+from tcpvit.algebra import bases, fast
 from tcpvit.algebra.fast import FAST
 from tcpvit.algebra.transforms import FAST_FROM, FastTransform
 
@@ -85,3 +85,17 @@ def test_gradients_of_the_fast_algorithms_of_odd_length(C):
     for name in ("dct", "dst"):
         for function in FAST[name]:
             assert gradcheck(function, torch.randn(C, C, dtype=FLOAT, requires_grad=True))
+
+
+@pytest.mark.parametrize("name", ["dct", "dst"])
+@pytest.mark.parametrize(("n", "C"), [(50, 130), (7, 129), (1, 300)])
+def test_pieces_make_the_whole(name, n, C, monkeypatch):
+    forward, inverse = FAST[name]
+    x = torch.randn(n, C, dtype=FLOAT, requires_grad=True)
+    hat = forward(x)
+    (whole,) = torch.autograd.grad(hat.pow(3).sum(), x)
+    monkeypatch.setattr(fast, "PIECE", 3 * C if n < 50 else C // 2)  # several tubes at a time, or the least: one
+    close(forward(x).detach(), hat.detach())
+    close(inverse(hat).detach(), x.detach())
+    (pieced,) = torch.autograd.grad(forward(x).pow(3).sum(), x)
+    close(pieced, whole)

@@ -6,7 +6,9 @@ matrices, Haar a pyramid of sums and differences: autograd needs no help with an
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -14,7 +16,31 @@ from torch import Tensor
 from tcpvit.algebra.bases import hadamard_matrix
 from tcpvit.algebra.constants import kept
 
+Algorithm = Callable[[Tensor], Tensor]
+PIECE = 2**18  # numbers: with what comes of them on the way they stay in the cache of a core
 
+
+def in_pieces(dim: int) -> Callable[[Algorithm], Algorithm]:
+    """Decorator: on a CPU much input goes through piece by piece, twice as fast; the tubes are counted along `dim`.
+
+    >>> in_pieces(0)(torch.t)(torch.ones(2**17, 32)).shape
+    torch.Size([32, 131072])
+    """
+
+    def decorate(algorithm: Algorithm) -> Algorithm:
+        @functools.wraps(algorithm)
+        def by_pieces(x: Tensor) -> Tensor:
+            if x.numel() <= 8 * PIECE or not x.is_cpu or torch.compiler.is_compiling():
+                return algorithm(x)
+            pieces = x.split(max(1, PIECE // x.shape[1 - dim]), dim)
+            return torch.cat([algorithm(piece) for piece in pieces], 1 - dim)
+
+        return by_pieces
+
+    return decorate
+
+
+@in_pieces(0)
 def fast_dct(x: Tensor) -> Tensor:
     """Orthonormal DCT-II by one real FFT of the same length (Makhoul 1980): (n, C) -> (C, n).
 
@@ -25,6 +51,7 @@ def fast_dct(x: Tensor) -> Tensor:
     return _pairs_by_fft(x.contiguous().index_select(1, order), turn, places)
 
 
+@in_pieces(1)
 def fast_idct(x_hat: Tensor) -> Tensor:
     """The inverse of `fast_dct`: (C, n) -> (n, C).
 
@@ -35,6 +62,7 @@ def fast_idct(x_hat: Tensor) -> Tensor:
     return _tubes_by_fft(x_hat.index_select(0, pairs), turn, order)
 
 
+@in_pieces(0)
 def fast_dst(x: Tensor) -> Tensor:
     """Orthonormal DST-II, a DCT of the sign-alternated tube read backwards: (n, C) -> (C, n).
 
@@ -46,6 +74,7 @@ def fast_dst(x: Tensor) -> Tensor:
     return _pairs_by_fft(tubes, turn, places.flip(0))
 
 
+@in_pieces(1)
 def fast_idst(x_hat: Tensor) -> Tensor:
     """The inverse of `fast_dst`: (C, n) -> (n, C).
 
