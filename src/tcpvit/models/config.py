@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from typing import Any
 
 from tcpvit.algebra.checks import nearest
@@ -149,6 +149,21 @@ def check_keys(options: Mapping[str, Any], config_class: type) -> None:
     for key in options:
         if key not in known:
             raise ValueError(f"{key!r} is no option of {config_class.__name__}{nearest(key, known)}")
+
+
+def override(config: Any, options: Mapping[str, Any]) -> Any:
+    """A config with fields changed; a mapping changes fields of the config that stands in that field.
+
+    >>> override(ViTConfig(kind="tcp", img_size=32, patch_size=4), {"depth": 2}).depth
+    2
+    """
+    check_keys(options, type(config))
+    changes = {}
+    for key, value in options.items():
+        inside = getattr(config, key)
+        nested = isinstance(value, Mapping) and is_dataclass(inside)
+        changes[key] = override(inside, value) if nested else value
+    return replace(config, **changes)
 
 
 def _words(coupling: Any) -> tuple[str, ...]:

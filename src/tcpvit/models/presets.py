@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 from tcpvit.models.config import ViTConfig
 
@@ -15,7 +16,8 @@ _pet = partial(ViTConfig, img_size=128, patch_size=8, num_classes=0, depth=4, nu
 # DeiT's sizes. TCP has H/C heads in each of its 3 slices, all of size 64: as many softmax maps as Std.
 _deit = partial(ViTConfig, img_size=224, patch_size=16, num_classes=1000, depth=12)
 
-PRESETS: dict[str, ViTConfig] = {
+# Configs of several classes; `registry.MODELS` says which model each class describes.
+PRESETS: dict[str, Any] = {
     "std_vit_cifar": _cifar("std"),
     "tcp_vit_cifar": _cifar("tcp"),
     "std_vit_pet_backbone": _pet("std"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
@@ -11,15 +11,21 @@ from torch import Tensor
 from tcpvit.algebra.checks import nearest
 from tcpvit.algebra.transforms import Transform
 from tcpvit.layers.transform import STORED
-from tcpvit.models.config import ViTConfig, check_keys
+from tcpvit.models.config import ViTConfig, override
 from tcpvit.models.presets import PRESETS
 from tcpvit.models.vit import VisionTransformer
 
+# The model that each class of config describes.
+MODELS: dict[type, type[Any]] = {ViTConfig: VisionTransformer}
 
-def register_model(name: str, config: ViTConfig) -> None:
-    """Give a preset its name."""
+
+def register_model(name: str, config: Any) -> None:
+    """Give a preset its name; the config's class is one of `MODELS`."""
     if name in PRESETS:
         raise ValueError(f"a model called {name!r} is registered already")
+    if type(config) not in MODELS:
+        known = ", ".join(config_class.__name__ for config_class in MODELS)
+        raise ValueError(f"a preset is a config of one of {known}, got {type(config).__name__}")
     PRESETS[name] = config
 
 
@@ -32,34 +38,42 @@ def list_models(pattern: str = "*") -> list[str]:
     return sorted(fnmatch.filter(PRESETS, pattern))
 
 
-def model_config(name: str, **options: Any) -> ViTConfig:
-    """The config of a preset, with options of `ViTConfig` changed.
+def model_config(name: str, **options: Any) -> Any:
+    """The config of a preset, with fields of it changed; a mapping changes fields of a config inside it.
 
     >>> model_config("tcp_vit_cifar", depth=2).depth
     2
     """
     if name not in PRESETS:
         raise ValueError(f"no model is called {name!r}{nearest(name, list_models())}")
-    check_keys(options, ViTConfig)
-    return replace(PRESETS[name], **options)
+    return override(PRESETS[name], options)
 
 
-def create_model(name: str, **options: Any) -> VisionTransformer:
-    """Build a preset; `options` are fields of `ViTConfig`, and `transform` may also be a Transform or a matrix.
+def create_model(name: str, **options: Any) -> Any:
+    """Build a preset; `options` are fields of its config, and `transform` may also be a Transform or a matrix.
 
     >>> create_model("tcp_vit_cifar", num_classes=5, attention="joint").head
     Linear(in_features=48, out_features=5, bias=True)
     """
-    transform = options.get("transform")
-    if isinstance(transform, str) and transform in STORED:
-        raise ValueError(
-            f"transform={transform!r} needs its matrix: pass algebra.{transform}(images) or the matrix itself"
-        )
-    if not isinstance(transform, Transform | Tensor):
-        return VisionTransformer(model_config(name, **options))
-    label = getattr(transform, "name", "matrix")
-    stored = label if label in (*STORED, "learned") else "matrix"
-    return VisionTransformer(model_config(name, **{**options, "transform": stored}), transform)
+    named, transform = _name_transform(options)
+    config = model_config(name, **named)
+    model = MODELS[type(config)]
+    return model(config) if transform is None else model(config, transform)
+
+
+def _name_transform(options: Mapping[str, Any]) -> tuple[dict[str, Any], Transform | Tensor | None]:
+    """The options with a transform called by its name, and the transform itself if one is given."""
+    named, given = dict(options), None
+    for key, value in options.items():
+        if isinstance(value, Mapping):
+            named[key], inner = _name_transform(value)
+            given = inner if given is None else given
+        elif key == "transform" and isinstance(value, Transform | Tensor):
+            label, given = getattr(value, "name", "matrix"), value
+            named[key] = label if label in (*STORED, "learned") else "matrix"
+        elif key == "transform" and value in STORED:
+            raise ValueError(f"transform={value!r} needs its matrix: pass algebra.{value}(images) or the matrix itself")
+    return named, given
 
 
 def twin_name(name: str) -> str:
