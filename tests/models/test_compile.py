@@ -19,7 +19,8 @@ OPTIONS = [
     {"drop_rate": 0.1, "attn_drop_rate": 0.1, "drop_path_rate": 0.2},
 ]
 CASES = [("tcp_vit_cifar", options) for options in OPTIONS]
-CASES += [(name, {}) for name in tcpvit.list_models() if name != "tcp_vit_cifar"]
+CASES += [(name, {}) for name in tcpvit.list_models("*_vit_*") if name != "tcp_vit_cifar"]
+CASES += [("tcp_deit_tiny", {"img_size": 32})]
 
 
 def build(name, options):

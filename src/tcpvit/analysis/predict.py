@@ -1,7 +1,7 @@
 """What a model costs, predicted from its config alone: parameters and FLOPs by component, exact to the unit.
 
 Std-ViT is the case of one slice (C = 1, d = D) throughout. A multiply-add counts 2. Tokens are 1 + N: a model has a
-class token, which the paper's formulas (`analysis.theory`) leave out.
+class token (and a DeiT a distillation token beside it), which the paper's formulas (`analysis.theory`) leave out.
 """
 
 from __future__ import annotations
@@ -117,11 +117,13 @@ def predict_parameters(config: ViTConfig) -> Count:
         {
             "patch_embed": _embedding_parameters(config),
             "cls_token": width,
-            "pos_embed": (1 + down * across) * width,
+            "dist_token": width if config.distilled else 0,
+            "pos_embed": (config.num_prefix_tokens + down * across) * width,
             **{name: config.depth * n for name, n in blocks.items()},
             "final_norm": 2 * width,
             "transform": config.tube_length**2 if config.transform == "learned" else 0,
             "head": (width + 1) * config.num_classes,
+            "head_dist": (width + 1) * config.num_classes if config.distilled else 0,
         }
     )
 
@@ -146,7 +148,8 @@ def predict_flops(config: ViTConfig, image_size: int | tuple[int, int] | None = 
     """
     height, width = (image_size, image_size) if isinstance(image_size, int) else image_size or config.image_shape
     down, across = config.grid_of(height, width)
-    patches, tokens, C, D, L = down * across, 1 + down * across, config.tube_length, config.width, config.depth
+    patches = down * across
+    tokens, C, D, L = config.num_prefix_tokens + patches, config.tube_length, config.width, config.depth
     maps = config.num_heads * (1 if config.attention == "joint" else C)  # softmax maps of a block
     linear = {name: m.work(tokens) * L for name, m in _maps(config).items()}
     hidden = tokens * C * int(config.mlp_ratio * config.d)
@@ -163,6 +166,7 @@ def predict_flops(config: ViTConfig, image_size: int | tuple[int, int] | None = 
         "final_norm": Work(norm=NORM * tokens * D),
         "transform": Work(transform=2 * C * tokens * D if config.kind == "tcp" else 0),  # on the way out
         "head": Work(products=2 * D * config.num_classes),
+        "head_dist": Work(products=2 * D * config.num_classes if config.distilled else 0),
     }
 
 

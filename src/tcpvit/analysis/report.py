@@ -19,7 +19,7 @@ from tcpvit.models.config import ViTConfig
 from tcpvit.models.vit import VisionTransformer
 from tcpvit.tables import Bytes, Cell, Ratio, Table
 
-EMBEDDING = ("patch_embed", "cls_token", "pos_embed")
+EMBEDDING = ("patch_embed", "cls_token", "dist_token", "pos_embed")
 BLOCK = ("qkv", "proj", "fc1", "fc2", "norms", "coupling")
 ENCODER = (*BLOCK, "final_norm")
 
@@ -76,7 +76,7 @@ def _parameters(models: Sequence[Analysis]) -> Table:
         _add_each(table, pairs, EMBEDDING, level=1)
         _add(table, pairs, "encoder", ENCODER, strong=True)
         _add_each(table, pairs, ENCODER, level=1)
-        _add_each(table, pairs, ("transform", "head"))
+        _add_each(table, pairs, ("transform", "head", "head_dist"))
     else:
         _add_each(table, pairs, _names(pairs))
     _add(table, pairs, "total", _names(pairs), strong=True)

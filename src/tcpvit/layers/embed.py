@@ -102,41 +102,45 @@ def _check_patch_embed(kind: str, in_chans: int, patch: int, d: int, tube: int) 
 
 
 class TokenEmbedding(nn.Module):
-    """Class token and positions (Eqs. std_embed, embed): (*lead, N, d) -> (*lead, 1 + N, d).
+    """Class token and positions (Eqs. std_embed, embed): (*lead, N, d) -> (*lead, 1 + N, d), 2 + N if `distilled`.
 
     `lead` is (1,) for the standard ViT and (C, 1) for tensor tokens, which are embedded in the hat domain.
-    Positions of another grid are resampled from the learned one.
+    A distilled model (DeiT) has a second token. Positions of another grid are resampled from the learned one.
 
     >>> embed = TokenEmbedding((3, 1), grid=(8, 8), d=16)
     >>> embed(torch.zeros(3, 2, 64, 16), (8, 8)).shape, embed(torch.zeros(3, 2, 24, 16), (4, 6)).shape
     (torch.Size([3, 2, 65, 16]), torch.Size([3, 2, 25, 16]))
     """
 
-    def __init__(self, lead: tuple[int, ...], grid: tuple[int, int], d: int, drop: float = 0.0):
+    def __init__(
+        self, lead: tuple[int, ...], grid: tuple[int, int], d: int, drop: float = 0.0, distilled: bool = False
+    ):
         super().__init__()
-        self.grid = grid
+        self.grid, self.num_prefix_tokens = grid, 2 if distilled else 1
         self.cls_token = nn.Parameter(torch.empty(*lead, 1, d))
-        self.pos_embed = nn.Parameter(torch.empty(*lead, 1 + grid[0] * grid[1], d))
+        self.dist_token = nn.Parameter(torch.empty(*lead, 1, d)) if distilled else None
+        self.pos_embed = nn.Parameter(torch.empty(*lead, self.num_prefix_tokens + grid[0] * grid[1], d))
         self.drop = nn.Dropout(drop)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the class token and the positions anew."""
-        nn.init.trunc_normal_(self.cls_token, std=0.02)
-        nn.init.trunc_normal_(self.pos_embed, std=0.02)
+        """Draw the tokens and the positions anew."""
+        for parameter in self.parameters():
+            nn.init.trunc_normal_(parameter, std=0.02)
 
     def forward(self, tokens: Tensor, grid: tuple[int, int]) -> Tensor:
         """(*lead, N, d) -> (*lead, 1 + N, d), for tokens that lie on `grid`."""
-        cls_token = self.cls_token.expand(*tokens.shape[:-2], 1, -1)
-        x = torch.cat([cls_token, tokens], dim=-2) + self.positions(grid)
+        own = (self.cls_token,) if self.dist_token is None else (self.cls_token, self.dist_token)
+        prefix = [token.expand(*tokens.shape[:-2], 1, -1) for token in own]
+        x = torch.cat([*prefix, tokens], dim=-2) + self.positions(grid)
         return self.drop(x)
 
     def positions(self, grid: tuple[int, int]) -> Tensor:
         """The positions for `grid`, (*lead, 1 + N, d): the learned ones, resampled bicubically if the grid differs."""
         if grid == self.grid:
             return self.pos_embed
-        cls_position, positions = self.pos_embed[..., :1, :], self.pos_embed[..., 1:, :]
+        prefix, positions = self.pos_embed.tensor_split([self.num_prefix_tokens], dim=-2)
         lead, d = positions.shape[:-2], positions.shape[-1]
         planes = positions.reshape(-1, *self.grid, d).permute(0, 3, 1, 2)  # (lead, d, h, w)
         planes = F.interpolate(planes.float(), grid, mode="bicubic", antialias=True).to(positions.dtype)
-        return torch.cat([cls_position, planes.flatten(2).mT.reshape(*lead, -1, d)], dim=-2)
+        return torch.cat([prefix, planes.flatten(2).mT.reshape(*lead, -1, d)], dim=-2)

@@ -201,8 +201,9 @@ def features(model: Any, images: Tensor) -> Tensor:
     """`forward_features` of a TCP-ViT (Algorithm 1): tokens (B, 1+N, d·C)."""
     M = _matrix(model)
     X = patches(model.patch_embed, images)
-    cls_token = unhat(list(model.embed.cls_token), M).expand(len(X), -1, -1, -1)
-    X = torch.cat([cls_token, X], 1) + unhat(list(model.embed.pos_embed), M)
+    own = [token for token in (model.embed.cls_token, model.embed.dist_token) if token is not None]
+    prefix = [unhat(list(token), M).expand(len(X), -1, -1, -1) for token in own]
+    X = torch.cat([*prefix, X], 1) + unhat(list(model.embed.pos_embed), M)
     for layer in model.blocks:
         X = block(layer, X)
     return norm(model.norm, X, M).flatten(-2)

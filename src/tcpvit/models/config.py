@@ -35,6 +35,7 @@ class ViTConfig:
     num_heads: int = 4  # TCP: heads in each slice
     mlp_ratio: float = 4.0
     qkv_bias: bool = True
+    distilled: bool = False  # DeiT: a second token and a second head, for distillation
     drop_rate: float = 0.0
     attn_drop_rate: float = 0.0
     drop_path_rate: float = 0.0  # of the last block, rising linearly from 0
@@ -61,6 +62,8 @@ class ViTConfig:
                 raise ValueError(f"{name} is at least 1, got {getattr(self, name)}")
         if self.num_classes < 0:
             raise ValueError(f"num_classes is at least 0 (0: no head), got {self.num_classes}")
+        if self.distilled and self.global_pool != "token":
+            raise ValueError(f"a distilled ViT reads its two tokens, global_pool='token', got {self.global_pool!r}")
         object.__setattr__(self, "coupling", _words(self.coupling))
         Coupling.parse(self.coupling)
         self.grid_of(*self.image_shape)
@@ -111,6 +114,11 @@ class ViTConfig:
         if self.kind == "std":
             return 1
         return self.in_chans if self.tube is None else self.tube
+
+    @property
+    def num_prefix_tokens(self) -> int:
+        """Tokens before the patches: the class token, and the distillation token of a DeiT."""
+        return 2 if self.distilled else 1
 
     @property
     def d(self) -> int:

@@ -6,12 +6,17 @@ from functools import partial
 from typing import Any
 
 from tcpvit.models.config import ViTConfig
+from tcpvit.models.decoder import DecoderConfig
+from tcpvit.models.segmenter import SegmenterConfig
 
 # Classification, 32×32: 119,194 and 43,114 parameters.
 _cifar = partial(ViTConfig, img_size=32, patch_size=4, depth=4, num_heads=4)
 
 # Segmentation backbones, 128×128: 1,275,072 and 455,680 parameters.
 _pet = partial(ViTConfig, img_size=128, patch_size=8, num_classes=0, depth=4, num_heads=4, mlp_ratio=2.0)
+_pet_tcp = _pet("tcp", patch_embed="shared")
+_pet_coupled = _pet("tcp", patch_embed="t_linear", attention="joint", coupling=("mix:rotation",))
+_tensor_decoder = DecoderConfig("tcp", channels=(96, 66, 66, 66))
 
 # DeiT's sizes. TCP has H/C heads in each of its 3 slices, all of size 64: as many softmax maps as Std.
 _deit = partial(ViTConfig, img_size=224, patch_size=16, num_classes=1000, depth=12)
@@ -21,11 +26,22 @@ PRESETS: dict[str, Any] = {
     "std_vit_cifar": _cifar("std"),
     "tcp_vit_cifar": _cifar("tcp"),
     "std_vit_pet_backbone": _pet("std"),
-    "tcp_vit_pet_backbone": _pet("tcp", patch_embed="shared"),
+    "tcp_vit_pet_backbone": _pet_tcp,
+    # Segmenters with the paper's decoder: 1,570,978 and 751,586 parameters; with couplings; with a decoder of c-products.
+    "std_vit_pet": SegmenterConfig(_pet("std")),
+    "tcp_vit_pet": SegmenterConfig(_pet_tcp),
+    "tcp_vit_pet_plus": SegmenterConfig(_pet_coupled),
+    "tcp_vit_pet_full": SegmenterConfig(_pet_tcp, _tensor_decoder),
     "std_vit_tiny_patch16_224": _deit("std", embed_dim=192, num_heads=3),
     "tcp_vit_tiny_patch16_224": _deit("tcp", embed_dim=192, num_heads=1),
     "std_vit_small_patch16_224": _deit("std", embed_dim=384, num_heads=6),
     "tcp_vit_small_patch16_224": _deit("tcp", embed_dim=384, num_heads=2),
     "std_vit_base_patch16_224": _deit("std", embed_dim=768, num_heads=12),
     "tcp_vit_base_patch16_224": _deit("tcp", embed_dim=768, num_heads=4),
+    "std_deit_tiny": _deit("std", embed_dim=192, num_heads=3, distilled=True),
+    "tcp_deit_tiny": _deit("tcp", embed_dim=192, num_heads=1, distilled=True),
+    "std_deit_small": _deit("std", embed_dim=384, num_heads=6, distilled=True),
+    "tcp_deit_small": _deit("tcp", embed_dim=384, num_heads=2, distilled=True),
+    "std_deit_base": _deit("std", embed_dim=768, num_heads=12, distilled=True),
+    "tcp_deit_base": _deit("tcp", embed_dim=768, num_heads=4, distilled=True),
 }

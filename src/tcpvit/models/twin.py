@@ -45,15 +45,15 @@ class DenseTwin(nn.Module):
         self.patch_size, self.global_pool = config.patch_size, model.global_pool
         self.patch_embed = PatchEmbed(config.in_chans, config.patch_size, D)
         _fold(self.patch_embed.proj, *_patch_matrix(model))
-        self.embed = TokenEmbedding((1,), model.embed.grid, D)
-        self.embed.cls_token.data.copy_(_end_to_end(model.embed.cls_token))
-        self.embed.pos_embed.data.copy_(_end_to_end(model.embed.pos_embed))
+        self.embed = TokenEmbedding((1,), model.embed.grid, D, distilled=config.distilled)
+        for name, parameter in self.embed.named_parameters():
+            parameter.data.copy_(_end_to_end(model.embed.get_parameter(name)))
         self.blocks = nn.ModuleList(_twin_block(block) for block in model.blocks)  # type: ignore[arg-type]
         self.norm = SliceLayerNorm(model.norm)  # type: ignore[arg-type]
         self.leave = nn.Linear(D, D, bias=False)
         units = torch.eye(D).to(phi.matrices()[1]).view(D, C, d).transpose(0, 1)  # every unit token, slices first
         self.leave.weight.data.copy_(phi.leave(units).flatten(1).mT)
-        self.head = copy.deepcopy(model.head)
+        self.head, self.head_dist = copy.deepcopy((model.head, model.head_dist))
 
     def forward_features(self, images: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, 1+N, D) in the spatial domain, tube fastest."""
@@ -66,6 +66,8 @@ class DenseTwin(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """(B, C, H, W) -> logits."""
         tokens = self.forward_features(images)
+        if self.head_dist is not None:
+            return (self.head(tokens[:, 0]) + self.head_dist(tokens[:, 1])) / 2
         return self.head(tokens[:, 0] if self.global_pool == "token" else tokens[:, 1:].mean(1))
 
 

@@ -1,7 +1,8 @@
 """The Vision Transformer (paper, Sections 3 and 4): one skeleton for Std-ViT and TCP-ViT.
 
 The two differ in the layers they are given. Inside, tokens are (B, 1+N, D) for Std-ViT and (C, B, 1+N, d) in the hat
-domain for TCP-ViT; outside, both give (B, 1+N, D) with the tube fastest, D = d·C.
+domain for TCP-ViT; outside, both give (B, 1+N, D) with the tube fastest, D = d·C. With `distilled` either is a DeiT:
+a distillation token stands after the class token, (B, 2+N, D), and has its own head.
 """
 
 from __future__ import annotations
@@ -36,18 +37,20 @@ class VisionTransformer(Pretrained, nn.Module):
         super().__init__()
         self.config = config
         self.num_classes, self.num_features, self.embed_dim = config.num_classes, config.width, config.width
-        self.global_pool = config.global_pool
+        self.global_pool, self.num_prefix_tokens = config.global_pool, config.num_prefix_tokens
+        self.distilled_training = False
         if config.kind == "std":
             self._build_std(config)
         else:
             self._build_tcp(config, config.transform if transform is None else transform)
-        self.head = nn.Linear(config.width, config.num_classes) if config.num_classes else nn.Identity()
+        self.head = self._new_head()
+        self.head_dist = self._new_head() if config.distilled else None
         self.apply(_init_dense)
 
     def _build_std(self, config: ViTConfig) -> None:
         self.transform: HatTransform | None = None
         self.patch_embed: nn.Module = PatchEmbed(config.in_chans, config.patch_size, config.width)
-        self.embed = TokenEmbedding((1,), config.grid_of(*config.image_shape), config.width, config.drop_rate)
+        self.embed = self._token_embedding((1,))
         self._stack(partial(Block, config.width, config.num_heads))
         self.norm: nn.Module = nn.LayerNorm(config.width, eps=EPS)
 
@@ -55,7 +58,7 @@ class VisionTransformer(Pretrained, nn.Module):
         tube, d = config.tube_length, config.d
         self.transform = phi = HatTransform(transform, tube)
         self.patch_embed = TPatchEmbed(config.in_chans, config.patch_size, d, phi, config.embedding)
-        self.embed = TokenEmbedding((tube, 1), config.grid_of(*config.image_shape), d, config.drop_rate)
+        self.embed = self._token_embedding((tube, 1))
         block = partial(
             TBlock,
             d,
@@ -68,6 +71,14 @@ class VisionTransformer(Pretrained, nn.Module):
         )
         self._stack(block)
         self.norm = TLayerNorm(d, tube)
+
+    def _token_embedding(self, lead: tuple[int, ...]) -> TokenEmbedding:
+        config = self.config
+        grid = config.grid_of(*config.image_shape)
+        return TokenEmbedding(lead, grid, config.d, config.drop_rate, config.distilled)
+
+    def _new_head(self) -> nn.Module:
+        return nn.Linear(self.num_features, self.num_classes) if self.num_classes else nn.Identity()
 
     def _stack(self, block: partial[Any]) -> None:
         """The L blocks; stochastic depth rises linearly with depth."""
@@ -86,8 +97,8 @@ class VisionTransformer(Pretrained, nn.Module):
 
     # ------------------------------------------------------------------------------------------------- forward
 
-    def forward(self, images: Tensor) -> Tensor:
-        """(B, C, H, W) -> logits (B, num_classes)."""
+    def forward(self, images: Tensor) -> Any:
+        """(B, C, H, W) -> logits (B, num_classes); a pair of them in distilled training."""
         return self.forward_head(self.forward_features(images))
 
     def forward_features(self, images: Tensor) -> Tensor:
@@ -97,10 +108,28 @@ class VisionTransformer(Pretrained, nn.Module):
             x = block(x)
         return self._leave(self.norm(x))
 
-    def forward_head(self, tokens: Tensor, pre_logits: bool = False) -> Tensor:
-        """Tokens (B, 1+N, D) -> logits, or with `pre_logits` the pooled features (B, D)."""
+    def forward_head(self, tokens: Tensor, pre_logits: bool = False) -> Any:
+        """Tokens (B, 1+N, D) -> logits, or with `pre_logits` the pooled features (B, D).
+
+        A distilled ViT averages its two heads; after `set_distilled_training()` it gives both while training.
+        """
+        if self.head_dist is not None:
+            return self._forward_heads(tokens[:, 0], tokens[:, 1], pre_logits)
         pooled = tokens[:, 0] if self.global_pool == "token" else tokens[:, 1:].mean(1)
         return pooled if pre_logits else self.head(pooled)
+
+    def _forward_heads(self, cls: Tensor, dist: Tensor, pre_logits: bool) -> Any:
+        if pre_logits:
+            return (cls + dist) / 2
+        assert self.head_dist is not None
+        logits, dist_logits = self.head(cls), self.head_dist(dist)
+        return (logits, dist_logits) if self.training and self.distilled_training else (logits + dist_logits) / 2
+
+    def set_distilled_training(self, enable: bool = True) -> None:
+        """While training give both heads' logits, (class, distillation), as a distillation loss needs them."""
+        if enable and self.head_dist is None:
+            raise ValueError("this model has no distillation token; build it with distilled=True")
+        self.distilled_training = enable
 
     def _enter(self, images: Tensor) -> Tensor:
         """Embedded tokens in the encoder's own layout."""
@@ -135,7 +164,7 @@ class VisionTransformer(Pretrained, nn.Module):
         """Tokens after the blocks `indices` (a count of last blocks, or a list; None: all), as timm gives them.
 
         "NCHW" gives feature maps (B, D, H/P, W/P), "NLC" tokens (B, N, D). Without `intermediates_only` the result is
-        (final tokens, intermediates); with `return_prefix_tokens` each intermediate is a pair with the class token.
+        (final tokens, intermediates); with `return_prefix_tokens` each intermediate is a pair with the class token(s).
         """
         if output_fmt not in ("NCHW", "NLC"):
             raise ValueError(f"output_fmt is 'NCHW' or 'NLC', got {output_fmt!r}")
@@ -145,8 +174,9 @@ class VisionTransformer(Pretrained, nn.Module):
             x = block(x)
             if i in take:
                 tokens = self._leave(self.norm(x) if norm else x)
-                maps = tokens[:, 1:].mT.unflatten(-1, grid) if output_fmt == "NCHW" else tokens[:, 1:]
-                found.append((maps, tokens[:, :1]) if return_prefix_tokens else maps)
+                prefix, patches = tokens.tensor_split([self.num_prefix_tokens], dim=1)
+                maps = patches.mT.unflatten(-1, grid) if output_fmt == "NCHW" else patches
+                found.append((maps, prefix) if return_prefix_tokens else maps)
         return found if intermediates_only else (self._leave(self.norm(x)), found)
 
     def _block_indices(self, indices: int | list[int] | None) -> set[int]:
@@ -170,9 +200,9 @@ class VisionTransformer(Pretrained, nn.Module):
 
     # ------------------------------------------------------------------------------------------------- timm's manners
 
-    def get_classifier(self) -> nn.Module:
-        """The head."""
-        return self.head
+    def get_classifier(self) -> Any:
+        """The head, or the two heads of a distilled ViT."""
+        return self.head if self.head_dist is None else (self.head, self.head_dist)
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
         """A new head for `num_classes` (0: none), and another pooling if given."""
@@ -182,8 +212,9 @@ class VisionTransformer(Pretrained, nn.Module):
         self.config = replace(self.config, num_classes=num_classes, global_pool=pool)
         self.num_classes, self.global_pool = num_classes, pool
         at = next(self.norm.parameters())
-        head = nn.Linear(self.num_features, num_classes) if num_classes else nn.Identity()
-        self.head = head.apply(_init_dense).to(at.device, at.dtype)
+        self.head = self._new_head().apply(_init_dense).to(at.device, at.dtype)
+        if self.head_dist is not None:
+            self.head_dist = self._new_head().apply(_init_dense).to(at.device, at.dtype)
 
     def no_weight_decay(self) -> set[str]:
         """Names of the parameters that weight decay should leave alone."""
