@@ -24,6 +24,18 @@ def slice_linear(x_hat: Tensor, weight_hat: Tensor, bias_hat: Tensor | None = No
     return y_hat.view(*x_hat.shape[:-1], weight_hat.shape[-1])
 
 
+def tubal_product(x: Tensor, weight_hat: Tensor, transform: HatTransform) -> Tensor:
+    """x ⋆ W of flat features in the spatial domain, the tube fastest: (..., d_in·C) -> (..., d_out·C).
+
+    >>> tubal_product(torch.ones(2, 12), torch.ones(3, 4, 5), HatTransform("dct", 3)).shape
+    torch.Size([2, 15])
+    """
+    if x.ndim == 1:
+        return tubal_product(x[None], weight_hat, transform)[0]
+    x_hat = transform.enter(x.unflatten(-1, (-1, transform.tube)))  # (C, ..., d_in)
+    return transform.leave(slice_linear(x_hat, weight_hat)).flatten(-2)
+
+
 def init_weight_(weight: Tensor, fan_in: int) -> None:
     """The one scheme of this library: normal, cut at two deviations of 1/√fan_in. A slice's fan-in is d, not d·C."""
     nn.init.trunc_normal_(weight, std=1 / math.sqrt(fan_in), a=-2 / math.sqrt(fan_in), b=2 / math.sqrt(fan_in))
@@ -105,6 +117,10 @@ class TubalLinear(nn.Module):
 
     @property
     def weight(self) -> Tensor:
+        """The dense weight of the layer this one stands for, differentiable."""
+        return self.dense_matrix()
+
+    def dense_matrix(self) -> Tensor:
         """The dense (out, in) matrix of this layer, differentiable."""
         matrix, inverse = self.transform.matrices()
         # dense[(o, p), (i, q)] = Σ_k M⁻¹[p, k] Ŵ[k, i, o] M[k, q]
@@ -115,9 +131,8 @@ class TubalLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., in) -> (..., out)."""
-        x_hat = self.transform.enter(x.unflatten(-1, (-1, self.tube)))  # (C, ..., d_in)
-        y = self.transform.leave(slice_linear(x_hat, self.weight_hat)).flatten(-2)  # (..., d_out·C)
-        return y if self.bias is None else y + self.bias
+        y = tubal_product(x, self.weight_hat, self.transform)
+        return y if self.bias is None else y + self.bias.to(y.dtype)  # under autocast y is narrower
 
     def to_dense(self) -> nn.Linear:
         """The nn.Linear that computes the same."""
@@ -141,20 +156,27 @@ class TubalLinear(nn.Module):
         It keeps the diagonal blocks of the weight in the hat basis; they are nearest if the transform is orthogonal.
         """
         layer = cls(linear.in_features, linear.out_features, tube, transform, bias=linear.bias is not None)
-        layer.to(linear.weight.device, linear.weight.dtype)
-        if not layer.transform.is_orthogonal:
-            raise ValueError(
-                f"the nearest layer is known for orthogonal transforms only, {layer.transform.name} is not one"
-            )
         dense = linear.weight.detach()
-        matrix, inverse = (m.to(dense) for m in layer.transform.matrices())
-        blocks = dense.view(linear.out_features // tube, tube, linear.in_features // tube, tube)  # (o, p, i, q)
-        with torch.no_grad():
-            layer.weight_hat.copy_(torch.einsum("kp,opiq,qk->kio", matrix, blocks, inverse))
-            if layer.bias is not None:
+        layer.to(dense.device, torch.promote_types(dense.dtype, torch.float32))
+        error = layer.project_(dense)
+        if layer.bias is not None:
+            with torch.no_grad():
                 layer.bias.copy_(linear.bias)
-            error = torch.linalg.norm(dense - layer.weight) / torch.linalg.norm(dense).clamp_min(1e-38)
-        return layer, error.item()
+        return layer.to(dense.dtype), error
+
+    @torch.no_grad()
+    def project_(self, dense: Tensor) -> float:
+        """Take the c-product weight nearest to a dense (out, in) matrix, and return the relative error of that."""
+        if not self.transform.is_orthogonal:
+            raise ValueError(
+                f"the nearest layer is known for orthogonal transforms only, {self.transform.name} is not one"
+            )
+        dense = dense.to(self.weight_hat)
+        matrix, inverse = (m.to(dense) for m in self.transform.matrices())
+        blocks = dense.reshape(self.out_features // self.tube, self.tube, -1, self.tube)  # (o, p, i, q)
+        self.weight_hat.copy_(torch.einsum("kp,opiq,qk->kio", matrix, blocks, inverse))
+        rest = torch.linalg.norm(dense - self.dense_matrix())
+        return (rest / torch.linalg.norm(dense).clamp_min(1e-38)).item()
 
     def extra_repr(self) -> str:
         """What `repr` shows."""
