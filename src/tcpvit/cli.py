@@ -32,6 +32,10 @@ VERBS: dict[str, tuple[str, str]] = {
         "tcpvit.studies.compare:compare",
         "Train a Std model and its TCP twin on the same data and seed, and compare them.",
     ),
+    "reproduce": (
+        "tcpvit.studies.reproduce:reproduce",
+        "Run a study of the paper's or our own: training, tables, figures and a page.",
+    ),
     "models": ("tcpvit.analysis.verbs:models", "The models there are, with their size and the ratio to their twin."),
     "analyze": ("tcpvit.analysis.verbs:analyze", "Parameters, FLOPs and memory of models, by formula and by count."),
     "bench": (

@@ -45,6 +45,7 @@ class Result:
     last: Row
     test: dict[str, Any] = field(repr=False)  # of the best weights on the test part
     seconds: float
+    cpu_seconds: float
     notes: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
@@ -199,6 +200,7 @@ def _finish(trainer: Trainer, parts: _Parts) -> Result:
         last=evaluated[-1],
         test=to_json(test),
         seconds=round(state.seconds, 3),
+        cpu_seconds=round(state.cpu_seconds, 3),
         notes=notes,
     )
     if world.is_main:

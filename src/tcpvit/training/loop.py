@@ -76,6 +76,7 @@ class Trainer:
         self.scaler = torch.amp.GradScaler(device.type, enabled=recipe.precision == "float16")
         self.state = State()
         self.events = Events(run.path / "tensorboard")
+        self.cpu_clock = time.process_time()
 
     # ------------------------------------------------------------------------------------------------ the loop
 
@@ -253,8 +254,10 @@ class Trainer:
 
     def pass_time(self, begin: float, what: str) -> float:
         """Count the time since `begin`, and give the new beginning."""
-        now = time.monotonic()
+        now, cpu_now = time.monotonic(), time.process_time()
         self.state.seconds += now - begin
+        self.state.cpu_seconds += cpu_now - self.cpu_clock
+        self.cpu_clock = cpu_now
         self.state.add(**{what: now - begin})
         return now
 

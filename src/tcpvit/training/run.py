@@ -32,6 +32,10 @@ FILES = (CONFIG, "environment.json", "data.json", "metrics.csv", "result.json")
 FOLDERS = ("checkpoints", "best", "last", "tensorboard", "figures")
 
 
+class Busy(ValueError):
+    """Another process is writing the run."""
+
+
 class RunFolder:
     """The folder of one run."""
 
@@ -106,7 +110,7 @@ class RunFolder:
             except (BlockingIOError, PermissionError):
                 file.seek(0)
                 owner = file.read().strip()
-                raise ValueError(
+                raise Busy(
                     f"{self} is being written by another process{f' ({owner})' if owner else ''}; wait for it, stop "
                     f"it, or choose another --name"
                 ) from None

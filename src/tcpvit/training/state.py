@@ -22,6 +22,7 @@ class State:
     skipped: int = 0  # steps left out because of a non-finite loss
     skipped_in_a_row: int = 0
     seconds: float = 0.0  # of the whole run
+    cpu_seconds: float = 0.0  # the same in time of this process, which other programs disturb less
     sums: dict[str, float] = field(default_factory=dict)  # loss, hits, weight, images, seconds of the epoch under way
     best: float | None = None  # the best value of the task's metric
     best_epoch: int = 0

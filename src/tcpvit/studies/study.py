@@ -1,0 +1,221 @@
+"""A study: planned training runs, each of which leaves one JSON file; tables, figures and pages come from those files.
+
+A run is a recipe with changes and a seed. It is trained into its own folder by the training engine, so that a study
+that was interrupted goes on where it stood, and several processes may work on one study: each run has a lock.
+"""
+
+from __future__ import annotations
+
+import csv
+import fnmatch
+import json
+import shlex
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tcpvit.algebra.checks import nearest
+from tcpvit.studies.compare import check_same, train_once
+from tcpvit.training import Recipe, load_recipe
+from tcpvit.training.build import load_splits
+from tcpvit.training.checkpoint import write_atomically
+from tcpvit.training.progress import Silent
+from tcpvit.training.run import Busy
+
+Record = dict[str, Any]  # what a JSON file of results holds
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A run that the study asks for: `changes` are KEY=VALUE words on the recipe."""
+
+    group: str  # the part of the study
+    name: str  # of the model within it
+    recipe: str
+    changes: tuple[str, ...] = ()
+    seed: int = 0
+
+    @property
+    def key(self) -> str:
+        """The name of its folder and of its JSON file.
+
+        >>> Planned("gap", "std", "cifar-classification").key
+        'gap-std-0'
+        """
+        return f"{self.group}-{self.name}-{self.seed}"
+
+    def resolved(self, epochs: int | None = None, root: Path | None = None) -> Recipe:
+        """The whole recipe."""
+        words = [*self.changes, f"seed={self.seed}"]
+        words += [f"schedule.epochs={epochs}"] if epochs is not None else []
+        words += [f"data.root={json.dumps(str(root))}"] if root is not None else []
+        return load_recipe(self.recipe, words)
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What a run that is complete left in its folder."""
+
+    folder: Path
+    result: dict[str, Any]
+    history: list[dict[str, float]]  # a row for each epoch
+    environment: dict[str, Any]  # of the last session
+    images: dict[str, int]  # how many pictures each part has
+
+    @classmethod
+    def read(cls, folder: Path) -> Finished:
+        """From the files of the run."""
+        rows = csv.DictReader((folder / "metrics.csv").read_text(encoding="utf-8").splitlines())
+        history = [{name: float(text) for name, text in row.items() if text} for row in rows]
+        parts = _read_json(folder / "data.json")
+        images = {part: len(about["indices"]) for part, about in parts.items()}
+        return cls(
+            folder, _read_json(folder / "result.json"), history, _read_json(folder / "environment.json")[-1], images
+        )
+
+
+@dataclass(frozen=True)
+class Study:
+    """`planned` in the order of worth; `measured` turns a finished run into the numbers that belong to the task."""
+
+    name: str
+    planned: Callable[[], Sequence[Planned]]
+    measured: Callable[[Finished], Record]
+    write: Callable[[Places], list[Path]]  # tables, figures and pages from the records
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where a study keeps its runs and records, and where its pages go."""
+
+    runs: Path
+    results: Path
+    pages: Path
+
+    @classmethod
+    def of(cls, study: str, epochs: int | None, runs: Path, results: Path, pages: Path) -> Places:
+        """Runs with other epochs than planned are kept apart: they are another study.
+
+        >>> Places.of("classification", 2, Path("runs"), Path("results"), Path("docs/results")).results.as_posix()
+        'results/classification-2-epochs'
+        """
+        name = study if epochs is None else f"{study}-{epochs}-epochs"
+        return cls(runs / name, results / name, pages if epochs is None else pages / name)
+
+    def records(self) -> list[Record]:
+        """All of them, in the order of their names."""
+        return [_read_json(file) for file in sorted(self.results.glob("*.json"))]
+
+
+def choose(planned: Iterable[Planned], only: Sequence[str], seeds: int | None) -> list[Planned]:
+    """The runs whose key matches one of the wildcards; `seeds` takes the place of the plan's own seeds.
+
+    >>> plan = [Planned("gap", "std", "demo"), Planned("gap", "tcp", "demo"), Planned("gap", "tcp", "demo", seed=1)]
+    >>> [run.key for run in choose(plan, ["gap-std*"], seeds=2)]
+    ['gap-std-0', 'gap-std-1']
+    """
+    plan = list(planned)
+    if seeds is not None:
+        first = dict.fromkeys(replace(run, seed=0) for run in plan)
+        plan = [replace(run, seed=seed) for run in first for seed in range(seeds)]
+    if not only:
+        return plan
+    for pattern in only:
+        if not any(_matches(run, [pattern]) for run in plan):
+            raise ValueError(f"no run of this study matches {pattern!r}{nearest(pattern, [run.key for run in plan])}")
+    return [run for run in plan if _matches(run, only)]
+
+
+def _matches(run: Planned, patterns: Iterable[str]) -> bool:
+    return any(fnmatch.fnmatch(text, pattern) for pattern in patterns for text in (run.key, run.group))
+
+
+def work(
+    study: Study, plan: Sequence[Planned], places: Places, *, epochs: int | None, root: Path | None, report: Silent
+) -> list[Planned]:
+    """Train what has no record yet, and write each record as its run ends; returns what could not be run here."""
+    missing: list[Planned] = []
+    absent: dict[str, str] = {}  # sets that are not here, and where to get them
+    for run in plan:
+        folder, file = places.runs / run.key, places.results / f"{run.key}.json"
+        recipe = run.resolved(epochs, root)
+        if file.is_file() and _same(_read_json(file), run, recipe):
+            continue
+        check_same(recipe, folder)
+        if _data_is_absent(recipe, absent, report):
+            missing.append(run)
+            continue
+        report.say(f"{run.key}: {recipe.model.name}, {recipe.schedule.epochs} epochs")
+        try:
+            train_once(recipe, folder, report=report)
+        except Busy as busy:
+            report.say(f"{busy}; on to the next one")
+            continue
+        record(study, run, folder, file)
+    return missing
+
+
+def record(study: Study, run: Planned, folder: Path, file: Path) -> Record:
+    """Write the JSON file of a run that is complete."""
+    finished = Finished.read(folder)
+    content = {**_common(run, finished), **study.measured(finished)}
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(file, (json.dumps(content, indent=1) + "\n").encode())
+    return content
+
+
+def _common(run: Planned, finished: Finished) -> Record:
+    result, environment = finished.result, finished.environment
+    recipe = result["recipe"]
+    return {
+        "key": run.key,
+        "group": run.group,
+        "name": run.name,
+        "model": recipe["model"]["name"],
+        "options": recipe["model"]["options"],
+        "parameters": result["parameters"],
+        "dataset": recipe["data"]["name"],
+        "train_images": finished.images["train"],
+        "test_images": finished.images.get("test", finished.images["val"]),
+        "epochs": recipe["schedule"]["epochs"],
+        "seed": recipe["seed"],
+        "recipe": run.recipe,
+        "changes": list(run.changes),
+        "lr": recipe["optimizer"]["lr"],
+        "precision": recipe["precision"],
+        "seconds": result["seconds"],
+        "cpu_seconds": result.get("cpu_seconds"),
+        "threads": environment["threads"],
+        "torch": environment["torch"],
+        "command": shlex.join(["tcpvit", *environment["command"][1:]]),
+        "commit": environment["commit"],
+    }
+
+
+def _same(found: Record, run: Planned, recipe: Recipe) -> bool:
+    """A record of another recipe under the same name is an error, not a result."""
+    asked = {"model": recipe.model.name, "changes": list(run.changes), "epochs": recipe.schedule.epochs}
+    for name, value in asked.items():
+        if found.get(name) != value:
+            raise ValueError(
+                f"the record of {run.key} has {name}={found.get(name)}, the plan {value}; remove it to run that anew"
+            )
+    return True
+
+
+def _data_is_absent(recipe: Recipe, absent: dict[str, str], report: Silent) -> bool:
+    """Whether the set is not here; said once for each set."""
+    name = recipe.data.name
+    if name not in absent:
+        try:
+            load_splits(recipe.data)
+            absent[name] = ""
+        except FileNotFoundError as error:
+            absent[name] = str(error)
+            report.say(absent[name])
+    return bool(absent[name])
+
+
+def _read_json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
