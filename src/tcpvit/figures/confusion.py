@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tcpvit.figures.style import INK, TEXT_WIDTH, house_style
+from tcpvit.figures.style import COLUMN_WIDTH, INK, TEXT_WIDTH, house_style
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -13,12 +13,16 @@ if TYPE_CHECKING:
 WITH_NUMBERS, WITH_NAMES = 12, 40  # up to so many classes the cells have numbers, the axes names
 
 
-def draw_confusions(matrices: Mapping[str, Sequence[Sequence[int]]], classes: Sequence[str]) -> Figure:
+def draw_confusions(
+    matrices: Mapping[str, Sequence[Sequence[int]]], classes: Sequence[str], *, in_column: bool = False
+) -> Figure:
     """`matrices` has the counts of each model: rows are the truth, columns the prediction.
+
+    They take the width of the text, or `in_column` that of a column, without the bar that explains the shades.
 
     >>> figure = draw_confusions({"std": [[8, 2], [1, 9]], "tcp": [[7, 3], [0, 10]]}, ["cat", "dog"])
     >>> [text.get_text() for text in figure.axes[0].texts]
-    ['80', '20', '10', '90']
+    ['80.0', '20.0', '10.0', '90.0']
     """
     if not matrices:
         raise ValueError("draw_confusions needs at least one matrix, got none")
@@ -26,7 +30,7 @@ def draw_confusions(matrices: Mapping[str, Sequence[Sequence[int]]], classes: Se
         if any(len(side) != len(classes) for side in (matrix, *matrix)):
             raise ValueError(f"the matrix of {model} should have {len(classes)} rows and columns, one for each class")
     with house_style() as Figure:
-        width = TEXT_WIDTH / max(2, len(matrices))
+        width = (COLUMN_WIDTH - 0.5 if in_column else TEXT_WIDTH) / max(2, len(matrices))
         figure = Figure(figsize=(width * len(matrices) + 0.5, width + 0.35), layout="constrained")
         axes = figure.subplots(1, len(matrices), squeeze=False, sharey=True)[0]
         for panel, (model, matrix) in zip(axes, matrices.items(), strict=True):
@@ -35,6 +39,9 @@ def draw_confusions(matrices: Mapping[str, Sequence[Sequence[int]]], classes: Se
             panel.set_xlabel("prediction")
             _name_axes(panel, classes)
         axes[0].set_ylabel("truth")
+        if in_column:
+            axes[0].set_yticks(range(len(classes)), classes, rotation=90, va="center")
+            return figure
         bar = figure.colorbar(picture, ax=axes, shrink=0.75, pad=0.02, aspect=28)
         bar.set_label("% of the truth")
         bar.outline.set_visible(False)
@@ -50,13 +57,13 @@ def _draw(panel: Any, percent: list[list[float]]) -> Any:
     picture = panel.imshow(percent, cmap="Blues", vmin=0, vmax=100)
     panel.spines[:].set_visible(False)
     panel.tick_params(length=0)
-    size = 6.5 if len(percent) > 5 else 9
+    size, digits = 6.5 if len(percent) > 5 else 9, 1 if len(percent) <= 3 else 0
     if len(percent) <= WITH_NUMBERS:
         for row, values in enumerate(percent):
             for column, value in enumerate(values):
                 if value >= 0.5 or row == column:
                     ink = "white" if value > 60 else INK
-                    panel.text(column, row, f"{value:.0f}", ha="center", va="center", color=ink, fontsize=size)
+                    panel.text(column, row, f"{value:.{digits}f}", ha="center", va="center", color=ink, fontsize=size)
     return picture
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from tcpvit.figures.style import FAINT, MODELS, TEXT_WIDTH, house_style
+from tcpvit.figures.style import COLUMN_WIDTH, FAINT, MODELS, TEXT_WIDTH, house_style
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -13,8 +13,10 @@ if TYPE_CHECKING:
 Curve = tuple[Sequence[float], Sequence[float]]  # epochs, values
 
 
-def draw_curves(panels: Mapping[str, Mapping[str, Sequence[Curve]]]) -> Figure:
+def draw_curves(panels: Mapping[str, Mapping[str, Sequence[Curve]]], *, in_column: bool = False) -> Figure:
     """A panel for each title; in it the curves of each model, one for each seed.
+
+    Panels stand side by side over the width of the text, or `in_column` one below the other.
 
     >>> figure = draw_curves({"loss": {"std": [([1, 2], [0.9, 0.5])], "tcp": [([1, 2], [0.8, 0.6])]}})
     >>> [line.get_label() for line in figure.axes[0].lines]
@@ -23,8 +25,10 @@ def draw_curves(panels: Mapping[str, Mapping[str, Sequence[Curve]]]) -> Figure:
     if not panels:
         raise ValueError("draw_curves needs at least one panel, got none")
     with house_style() as Figure:
-        figure = Figure(figsize=(TEXT_WIDTH, 2.3), layout="constrained")
-        axes = figure.subplots(1, len(panels), squeeze=False)[0]
+        size = (COLUMN_WIDTH, 0.5 + 1.25 * len(panels)) if in_column else (TEXT_WIDTH, 2.3)
+        figure = Figure(figsize=size, layout="constrained")
+        shape = (len(panels), 1) if in_column else (1, len(panels))
+        axes = figure.subplots(*shape, squeeze=False, sharex=in_column).flat
         for panel, (title, models) in zip(axes, panels.items(), strict=True):
             for style, (model, curves) in zip(MODELS, models.items(), strict=False):
                 for i, (epochs, values) in enumerate(curves):
@@ -37,7 +41,8 @@ def draw_curves(panels: Mapping[str, Mapping[str, Sequence[Curve]]]) -> Figure:
                         **style,
                     )
             panel.set_title(title)
-            panel.set_xlabel("epoch")
+            if panel.get_subplotspec().is_last_row():
+                panel.set_xlabel("epoch")
             panel.xaxis.get_major_locator().set_params(integer=True, nbins=5)
             panel.grid(axis="y", color=FAINT)
         handles, labels = axes[0].get_legend_handles_labels()

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TEXT_WIDTH = 5.9  # inches: the text width of the paper
+COLUMN_WIDTH = 3.3  # inches: a column of a paper in two
 INK, FAINT = "#333333", "#e6e6e6"
 ORANGE, BLUE, GREEN, PINK, SKY, YELLOW = "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#56B4E9", "#E69F00"
 # The paper's colours: Std-ViT is red, TCP-ViT is blue.

@@ -1,0 +1,124 @@
+"""Segmentations beside their pictures: what was found, and where it is wrong (paper, figs. seg_visual, seg_errors).
+
+Colours differ in lightness too, and a line runs around what is found, so that they can be told apart without colour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tcpvit.figures.style import COLUMN_WIDTH, GREEN, house_style
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+IGNORED = 255
+FOUND, UNKNOWN = GREEN, "#9a9a9a"
+ERRORS = {"correct": "#b5e3bf", "wrong": "#b2182b", "ignored": UNKNOWN}  # light, dark, between
+GAP, TITLE, LEGEND = 0.03, 0.2, 0.22  # inches
+
+Masks = Sequence[np.ndarray]  # (H, W) class ids, 255 where the truth ignores
+Captions = Mapping[str, Sequence[str]]  # of each model, one for each picture
+
+
+def draw_segmentations(
+    pictures: Sequence[np.ndarray], truths: Masks, predictions: Mapping[str, Masks], captions: Captions
+) -> Figure:
+    """A row for each picture (H, W, 3): itself, the truth, and what each model found; class 1 is shown in green."""
+    with house_style() as Figure:
+        titles = ["input", "truth", *predictions]
+        figure, panels = _grid(Figure, titles, len(pictures), LEGEND)
+        for i, (picture, truth, row) in enumerate(zip(pictures, truths, panels, strict=True)):
+            row[0].imshow(picture)
+            _draw_overlay(row[1], picture, truth)
+            for panel, (model, masks) in zip(row[2:], predictions.items(), strict=True):
+                _draw_overlay(panel, picture, masks[i])
+                _write_caption(panel, captions[model][i])
+        _draw_legend(figure, {"pet": FOUND, "ignored": UNKNOWN})
+        return figure
+
+
+def draw_errors(
+    pictures: Sequence[np.ndarray], truths: Masks, predictions: Mapping[str, Masks], captions: Captions
+) -> Figure:
+    """A row for each picture (H, W, 3): itself, and a map of each model's errors."""
+    with house_style() as Figure:
+        figure, panels = _grid(Figure, ["input", *predictions], len(pictures), LEGEND)
+        for i, (picture, truth, row) in enumerate(zip(pictures, truths, panels, strict=True)):
+            row[0].imshow(picture)
+            for panel, (model, masks) in zip(row[1:], predictions.items(), strict=True):
+                panel.imshow(error_map(truth, masks[i]), interpolation="nearest")
+                _write_caption(panel, captions[model][i])
+        _draw_legend(figure, ERRORS)
+        return figure
+
+
+def error_map(truth: np.ndarray, predicted: np.ndarray) -> np.ndarray:
+    """(H, W, 3) uint8: light green where right, dark red where wrong, grey where the truth is ignored.
+
+    >>> error_map(np.array([[0, 1, 255]]), np.array([[0, 0, 1]])).tolist()
+    [[[181, 227, 191], [178, 24, 43], [154, 154, 154]]]
+    """
+    kinds = np.where(truth == IGNORED, 2, (truth != predicted).astype(int))
+    return np.array([_rgb(color) for color in ERRORS.values()], dtype=np.uint8)[kinds]
+
+
+def overlay(picture: np.ndarray, mask: np.ndarray, strength: float = 0.5) -> np.ndarray:
+    """(H, W, 3) uint8: the picture, tinted green where the mask is 1, and grey where it is ignored.
+
+    >>> overlay(np.zeros((1, 3, 3), dtype=np.uint8), np.array([[0, 1, 255]])).tolist()
+    [[[0, 0, 0], [0, 79, 58], [77, 77, 77]]]
+    """
+    tinted = picture.astype(float)
+    for value, color in ((1, FOUND), (IGNORED, UNKNOWN)):
+        here = mask == value
+        tinted[here] = (1 - strength) * tinted[here] + strength * np.array(_rgb(color))
+    return tinted.round().astype(np.uint8)
+
+
+def _grid(Figure: Any, titles: Sequence[str], rows: int, below: float) -> tuple[Figure, list[list[Any]]]:
+    """A figure of one column's width with square panels, a title above each column and room below."""
+    if rows == 0:
+        raise ValueError("a figure of segmentations needs at least one picture, got none")
+    width, columns = COLUMN_WIDTH, len(titles)
+    side = (width - GAP * (columns - 1)) / columns
+    height = TITLE + rows * (side + GAP) + below
+    figure = Figure(figsize=(width, height))
+    panels = []
+    for i in range(rows):
+        bottom = height - TITLE - (i + 1) * side - i * GAP
+        places = [(k * (side + GAP) / width, bottom / height, side / width, side / height) for k in range(columns)]
+        panels.append([figure.add_axes(place) for place in places])
+    for panel, title in zip(panels[0], titles, strict=True):
+        panel.set_title(title, pad=3, fontsize=8)
+    for row in panels:
+        for panel in row:
+            panel.set_axis_off()
+    return figure, panels
+
+
+def _draw_overlay(panel: Any, picture: np.ndarray, mask: np.ndarray) -> None:
+    panel.imshow(overlay(picture, mask))
+    found = mask == 1
+    if found.any() and not found.all():
+        panel.contour(found, levels=[0.5], colors="white", linewidths=0.7)
+
+
+def _write_caption(panel: Any, text: str) -> None:
+    box = {"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": "none", "alpha": 0.85}
+    panel.text(0.04, 0.05, text, transform=panel.transAxes, fontsize=6.5, va="bottom", bbox=box)
+
+
+def _draw_legend(figure: Figure, colors: Mapping[str, str]) -> None:
+    from matplotlib.patches import Patch
+
+    handles = [Patch(facecolor=color, label=label) for label, color in colors.items()]
+    figure.legend(handles=handles, loc="lower center", ncols=len(handles), handlelength=1.0, borderaxespad=0.1)
+
+
+def _rgb(color: str) -> tuple[int, int, int]:
+    """The three numbers of "#rrggbb"."""
+    return int(color[1:3], 16), int(color[3:5], 16), int(color[5:7], 16)
