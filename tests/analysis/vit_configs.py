@@ -32,6 +32,7 @@ CONFIGS = {
     "tcp low_rank": _tcp(coupling="low_rank:3"),
     "tcp partial": _tcp(coupling="partial:0.3"),
     "tcp partial 1": _tcp(coupling="partial:1"),
+    "tcp two_factor": _tcp(coupling="two_factor+norm"),
     "tcp everything": _tcp(
         coupling="mix:rotation+shuffle+low_rank:2+partial:0.1",
         attention="joint",

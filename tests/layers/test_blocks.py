@@ -19,7 +19,9 @@ COUPLINGS = [
     ("shuffle",),
     ("low_rank:2",),
     ("partial:0.3",),
-    ("mix:rotation", "shuffle", "low_rank:1", "partial:0.25"),
+    ("two_factor",),
+    ("norm",),
+    ("mix:rotation", "shuffle", "low_rank:1", "partial:0.25", "norm"),
 ]
 
 

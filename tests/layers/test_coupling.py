@@ -49,6 +49,25 @@ def test_mix_rotation_is_a_rotation_that_torchs_seed_decides():
     assert not torch.equal(mix(0), mix(1))
 
 
+def test_two_factors_have_no_more_weights_than_the_layer_they_stand_for():
+    for d_in, d_out in ((16, 16), (16, 48), (16, 64), (64, 16)):
+        layer = t_linear(d_in, d_out, 3, coupling=Coupling(two_factor=True))
+        assert 0.9 * 3 * d_in * d_out < parameters(layer) - 3 * d_out <= 3 * d_in * d_out
+
+
+def test_two_factors_let_every_slice_reach_every_other():
+    layer = t_linear(8, 8, 3, coupling=Coupling(two_factor=True)).double()
+    jacobian = torch.autograd.functional.jacobian(layer, torch.randn(3, 1, 8, dtype=torch.float64))  # y by x
+    assert (jacobian.abs().amax(dim=(1, 2, 4, 5)) > 0).all()
+
+
+def test_two_factors_refuse_what_does_not_fit():
+    with pytest.raises(ValueError, match="take even ones"):
+        t_linear(5, 8, 3, coupling=Coupling(two_factor=True))
+    with pytest.raises(ValueError, match="takes the place of the linear maps"):
+        Coupling.parse("two_factor+mix")
+
+
 def test_partial_of_one_is_a_dense_layer():
     layer = CoupledTLinear(4, 6, 3, coupling=Coupling(partial=1.0))
     assert layer.dense_hat.numel() == 12 * 18

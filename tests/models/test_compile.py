@@ -11,6 +11,7 @@ OPTIONS = [
     {"activation_domain": "spatial"},
     {"coupling": "mix:rotation+shuffle"},
     {"coupling": "low_rank:2+partial:0.25", "attention": "joint"},
+    {"coupling": "two_factor+norm", "attention": "joint"},
     {"transform": "learned", "activation_domain": "spatial"},
     {"transform": tcpvit.algebra.data_driven(torch.rand(20, 3))},
     {"patch_embed": "shared", "global_pool": "avg"},

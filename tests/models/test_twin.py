@@ -9,6 +9,7 @@ from tcpvit.layers import TLayerNorm, TLinear
 from tcpvit.models import dense_twin
 
 COUPLINGS = ["none", "mix:rotation", "shuffle", "low_rank:2", "partial:0.25", "mix+shuffle+low_rank:1+partial:0.5"]
+COUPLINGS += ["two_factor", "mix+norm"]
 
 
 @pytest.mark.parametrize("attention", ["slice", "joint"])

@@ -10,7 +10,7 @@ import math
 from dataclasses import astuple, dataclass, fields
 
 from tcpvit.analysis.count import Count
-from tcpvit.layers.coupling import Coupling
+from tcpvit.layers.coupling import Coupling, two_factor_width
 from tcpvit.models.config import ViTConfig
 
 # Elementary operations per entry; exp, erf and a division count as one each.
@@ -66,6 +66,8 @@ class _Map:
 
     @property
     def weights(self) -> int:
+        if self.coupling.two_factor:
+            return self.tube * two_factor_width(self.d_in, self.d_out) * (self.d_in + self.d_out)
         return self.tube * self.d_in * (self.d_out - self.d_dense)
 
     @property

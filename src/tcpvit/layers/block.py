@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from torch import Tensor, nn
 
 from tcpvit.layers.attention import Attention, TAttention
@@ -14,7 +17,7 @@ from tcpvit.layers.transform import HatTransform, attach_transform
 
 
 class Block(nn.Module):
-    """The block of the standard ViT: (B, N, D) -> (B, N, D).
+    """The block of the standard ViT: (B, N, D) -> (B, N, D). `attn_layer` makes its attention.
 
     >>> import torch
     >>> Block(48, num_heads=4)(torch.randn(2, 65, 48)).shape
@@ -26,6 +29,7 @@ class Block(nn.Module):
         dim: int,
         num_heads: int,
         *,
+        attn_layer: Callable[..., Any] = Attention,
         mlp_ratio: float = 4.0,
         qkv_bias: bool = True,
         drop: float = 0.0,
@@ -34,7 +38,7 @@ class Block(nn.Module):
     ):
         super().__init__()
         self.norm1 = nn.LayerNorm(dim, eps=EPS)
-        self.attn = Attention(dim, num_heads, qkv_bias=qkv_bias, attn_drop=attn_drop, proj_drop=drop)
+        self.attn = attn_layer(dim, num_heads, qkv_bias=qkv_bias, attn_drop=attn_drop, proj_drop=drop)
         self.norm2 = nn.LayerNorm(dim, eps=EPS)
         self.mlp = Mlp(dim, int(mlp_ratio * dim), drop=drop)
         self.drop_path = DropPath(drop_path, batch_dim=0)
@@ -46,7 +50,7 @@ class Block(nn.Module):
 
 
 class TBlock(nn.Module):
-    """The TCP-ViT block in the hat domain, slices first: (C, B, N, d) -> (C, B, N, d).
+    """The TCP-ViT block in the hat domain, slices first: (C, B, N, d) -> (C, B, N, d). `attn_layer` as in `Block`.
 
     >>> import torch
     >>> TBlock(16, num_heads=4, tube=3)(torch.randn(3, 2, 65, 16)).shape
@@ -62,6 +66,7 @@ class TBlock(nn.Module):
         tube: int,
         transform: TransformOf = "dct",
         *,
+        attn_layer: Callable[..., Any] = TAttention,
         mlp_ratio: float = 4.0,
         attention: str = "slice",
         activation_domain: str = "transform",
@@ -73,8 +78,9 @@ class TBlock(nn.Module):
     ):
         super().__init__()
         attach_transform(self, transform, tube)
-        self.norm1 = TLayerNorm(d, tube)
-        self.attn = TAttention(
+        coupling = coupling or Coupling()
+        self.norm1 = TLayerNorm(d, tube, joint=coupling.norm)
+        self.attn = attn_layer(
             d,
             num_heads,
             tube,
@@ -85,7 +91,7 @@ class TBlock(nn.Module):
             attn_drop=attn_drop,
             proj_drop=drop,
         )
-        self.norm2 = TLayerNorm(d, tube)
+        self.norm2 = TLayerNorm(d, tube, joint=coupling.norm)
         self.mlp = TMlp(
             d,
             int(mlp_ratio * d),

@@ -8,6 +8,9 @@ that; it is written as strings, as in `coupling=("mix:rotation", "shuffle", "low
 - `shuffle`: channel shuffle across slices before proj and between fc1 and fc2; no parameter.
 - `low_rank:r`: blockdiag(Ŵ) + V·Uᵀ, a rank-r map across all slices beside the slice-wise one.
 - `partial:ρ`: a fraction ρ of the output features of every slice reads all slices densely, the others their own.
+- `two_factor`: every linear map is two c-products over 2C slices of half the width, with a channel shuffle between;
+  together they have no more weights than the one they stand for.
+- `norm`: LayerNorm takes mean and variance over all slices of a token together, as Std-ViT's does; no parameter.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from tcpvit.algebra.transforms import random_orthogonal
 from tcpvit.layers.linear import TLinear, TransformOf, init_weight_, slice_linear
 from tcpvit.layers.transform import mix_slices
 
-KINDS = ("mix", "mix:rotation", "shuffle", "low_rank:RANK", "partial:FRACTION")
+KINDS = ("mix", "mix:rotation", "shuffle", "low_rank:RANK", "partial:FRACTION", "two_factor", "norm")
 
 
 @dataclass(frozen=True)
@@ -33,13 +36,21 @@ class Coupling:
     """A parsed set of couplings; the default couples nothing.
 
     >>> Coupling.parse(["mix:rotation", "low_rank:4"])
-    Coupling(mix='rotation', shuffle=False, low_rank=4, partial=0.0)
+    Coupling(mix='rotation', shuffle=False, low_rank=4, partial=0.0, two_factor=False, norm=False)
     """
 
     mix: str | None = None  # None, "identity" or "rotation": where the C×C matrices start
     shuffle: bool = False
     low_rank: int = 0
     partial: float = 0.0
+    two_factor: bool = False
+    norm: bool = False
+
+    def __post_init__(self) -> None:
+        if self.two_factor and self.in_linear:
+            raise ValueError(
+                "the coupling two_factor takes the place of the linear maps that mix, low_rank and partial change"
+            )
 
     @classmethod
     def parse(cls, coupling: str | Iterable[str] | Coupling | None) -> Coupling:
@@ -54,7 +65,7 @@ class Coupling:
 
     @property
     def in_linear(self) -> bool:
-        """True if the linear maps themselves are coupled (all but shuffle)."""
+        """True if something is added to the slice-wise linear maps: mix, low_rank or partial."""
         return self.mix is not None or self.low_rank > 0 or self.partial > 0
 
 
@@ -62,8 +73,8 @@ def _parse_word(word: str) -> tuple[str, str | bool | int | float]:
     kind, _, value = word.partition(":")
     if kind == "mix" and value in ("", "identity", "rotation"):
         return "mix", value or "identity"
-    if kind == "shuffle" and not value:
-        return "shuffle", True
+    if kind in ("shuffle", "two_factor", "norm") and not value:
+        return kind, True
     if kind == "low_rank" and value.isdigit() and int(value) > 0:
         return "low_rank", int(value)
     if kind == "partial" and _is_fraction(value):
@@ -165,10 +176,65 @@ class CoupledTLinear(TLinear):
         return self.bias_hat.view(self.tube, *[1] * (ndim - 2), self.d_out)
 
 
+class TwoFactorTLinear(TLinear):
+    """x̂ -> shuffle(x̂ A) B: two c-products over 2C slices of half the width, (C, ..., d_in) -> (C, ..., d_out).
+
+    >>> layer = TwoFactorTLinear(16, 16, tube=3)
+    >>> layer(torch.randn(3, 2, 65, 16)).shape, layer.weight_hat.shape, layer.second_hat.shape
+    (torch.Size([3, 2, 65, 16]), torch.Size([6, 8, 8]), torch.Size([6, 8, 8]))
+    """
+
+    def __init__(self, d_in: int, d_out: int, tube: int, transform: TransformOf = "dct", *, bias: bool = True):
+        if d_in % 2 or d_out % 2:
+            raise ValueError(f"two_factor halves the slices, but their widths are {d_in} and {d_out}; take even ones")
+        super().__init__(d_in, d_out, tube, transform, bias=bias)
+        between = two_factor_width(d_in, d_out)
+        self.weight_hat = nn.Parameter(torch.empty(2 * tube, d_in // 2, between))  # A
+        self.second_hat = nn.Parameter(torch.empty(2 * tube, between, d_out // 2))  # B
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw both factors anew, each for its own fan-in."""
+        super().reset_parameters()
+        init_weight_(self.weight_hat, fan_in=self.d_in // 2)
+        if hasattr(self, "second_hat"):
+            init_weight_(self.second_hat, fan_in=self.second_hat.shape[1])
+
+    @property
+    def weight(self) -> Tensor:
+        """There is no one tensor of slices: the product of the factors is none."""
+        raise AttributeError("a two-factor layer has weight_hat and second_hat, and no weight")
+
+    def forward(self, x_hat: Tensor) -> Tensor:
+        """(C, ..., d_in) -> (C, ..., d_out)."""
+        between = slice_linear(_halved(x_hat), self.weight_hat)  # (2C, ..., m)
+        halves = slice_linear(shuffle_slices(between), self.second_hat)  # (2C, ..., d_out / 2)
+        y_hat = halves.unflatten(0, (self.tube, 2)).movedim(1, -2).flatten(-2)
+        return (
+            y_hat
+            if self.bias_hat is None
+            else y_hat + self.bias_hat.view(self.tube, *[1] * (y_hat.ndim - 2), self.d_out)
+        )
+
+
+def two_factor_width(d_in: int, d_out: int) -> int:
+    """How wide the slices between the two factors are: the most that keeps the weights at d_in·d_out a slice.
+
+    >>> two_factor_width(16, 16), two_factor_width(16, 64)
+    (8, 12)
+    """
+    return d_in * d_out // (d_in + d_out)
+
+
+def _halved(x_hat: Tensor) -> Tensor:
+    """(C, ..., d) -> (2C, ..., d / 2)."""
+    return x_hat.unflatten(-1, (2, -1)).movedim(-2, 1).flatten(0, 1)
+
+
 def t_linear(
     d_in: int, d_out: int, tube: int, transform: TransformOf = "dct", *, bias: bool = True, coupling: Coupling
 ) -> TLinear:
-    """A TLinear, coupled if the coupling is one of linear maps.
+    """A TLinear, or what the coupling makes of it.
 
     >>> t_linear(4, 4, 3, coupling=Coupling(shuffle=True))
     TLinear(
@@ -176,6 +242,8 @@ def t_linear(
       (transform): HatTransform(dct, tube=3)
     )
     """
+    if coupling.two_factor:
+        return TwoFactorTLinear(d_in, d_out, tube, transform, bias=bias)
     if coupling.in_linear:
         return CoupledTLinear(d_in, d_out, tube, transform, bias=bias, coupling=coupling)
     return TLinear(d_in, d_out, tube, transform, bias=bias)

@@ -15,17 +15,18 @@ from tcpvit.algebra.transforms import LearnedTransform
 from tcpvit.layers.embed import TokenEmbedding
 from tcpvit.layers.linear import TLinear, TubalLinear
 from tcpvit.layers.norm import TLayerNorm
+from tcpvit.layers.window import Windows
 
 
 def undecayed_names(model: nn.Module) -> set[str]:
-    """Parameters that weight decay leaves alone: biases, norms, class token, positions, mixing matrices, transforms.
+    """Parameters that weight decay leaves alone: biases, norms, tokens, positions, mixing matrices, transforms.
 
     >>> sorted(undecayed_names(TLinear(4, 4, tube=3)))
     ['bias_hat']
     """
     names = {name for name, p in model.named_parameters() if p.ndim < 2}
     for prefix, module in model.named_modules():
-        if isinstance(module, TLayerNorm | TokenEmbedding | LearnedTransform):
+        if isinstance(module, TLayerNorm | TokenEmbedding | Windows | LearnedTransform):
             small = {name for name, _ in module.named_parameters()}
         elif isinstance(module, TLinear):
             small = {name for name in ("bias_hat", "mix") if getattr(module, name, None) is not None}
@@ -44,7 +45,9 @@ def slice_weight_tubes(model: nn.Module) -> dict[str, int]:
     tubes: dict[str, int] = {}
     for prefix, module in model.named_modules():
         if isinstance(module, TLinear | TubalLinear):
-            tubes[f"{prefix}.weight_hat" if prefix else "weight_hat"] = module.tube
+            for name in ("weight_hat", "second_hat"):
+                if hasattr(module, name):
+                    tubes[f"{prefix}.{name}" if prefix else name] = len(getattr(module, name))
     return tubes
 
 

@@ -17,24 +17,34 @@ EPS = 1e-6  # timm's, for Std and TCP alike
 class TLayerNorm(nn.Module):
     """LayerNorm over the d features of every slice, slices first: (C, ..., d) -> (C, ..., d).
 
+    `joint` takes mean and variance over all slices of a token together (the coupling `norm`).
+
     >>> y = TLayerNorm(16, tube=3)(torch.randn(3, 2, 65, 16))
     >>> y.mean(-1).abs().max() < 1e-5
     tensor(True)
     """
 
-    def __init__(self, d: int, tube: int, eps: float = EPS):
+    def __init__(self, d: int, tube: int, eps: float = EPS, *, joint: bool = False):
         super().__init__()
-        self.d, self.tube, self.eps = d, tube, eps
+        self.d, self.tube, self.eps, self.joint = d, tube, eps, joint
         self.weight_hat = nn.Parameter(torch.ones(tube, 1, d))  # γ
         self.bias_hat = nn.Parameter(torch.zeros(tube, 1, d))  # β
 
     def forward(self, x_hat: Tensor) -> Tensor:
         """(C, ..., d) -> (C, ..., d)."""
         rows = x_hat.flatten(1, -2)  # (C, B·N, d)
+        if self.joint:
+            return self._jointly(rows).view(x_hat.shape)
         if kernel.is_fit(rows, self.weight_hat):
             return kernel.slice_layer_norm(rows, self.weight_hat, self.bias_hat, self.eps)[0].view(x_hat.shape)
         normed = F.layer_norm(rows, (self.d,), eps=self.eps)
         return torch.addcmul(self.bias_hat, normed, self.weight_hat).view(x_hat.shape)
+
+    def _jointly(self, rows: Tensor) -> Tensor:
+        rows = rows.float() if rows.dtype == torch.bfloat16 else rows
+        variance, mean = torch.var_mean(rows, dim=(0, 2), correction=0, keepdim=True)  # (1, B·N, 1)
+        normed = (rows - mean) * torch.rsqrt(variance + self.eps)
+        return torch.addcmul(self.bias_hat, normed, self.weight_hat)
 
     def extra_repr(self) -> str:
         """What `repr` shows."""

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from tcpvit.layers.attention import TAttention
 from tcpvit.layers.block import Block, TBlock
-from tcpvit.layers.coupling import CoupledTLinear
+from tcpvit.layers.coupling import CoupledTLinear, TwoFactorTLinear
 from tcpvit.layers.embed import TPatchEmbed, patchify
 from tcpvit.layers.linear import TLinear
 from tcpvit.layers.mlp import TMlp
@@ -128,6 +128,8 @@ def linear(layer: TLinear, X: Tensor) -> Tensor:
     X_hat = hat(X, M)
     if isinstance(layer, CoupledTLinear):
         Y_hat = _coupled(layer, X_hat)
+    elif isinstance(layer, TwoFactorTLinear):
+        Y_hat = _two_factors(layer, X_hat)
     else:
         Y_hat = [X_k @ W_k for X_k, W_k in zip(X_hat, layer.weight_hat, strict=True)]
     if layer.bias_hat is not None:
@@ -146,6 +148,17 @@ def _coupled(layer: CoupledTLinear, X_hat: Slices) -> Slices:
         shared = torch.stack([X_j @ V_j for X_j, V_j in zip(X_hat, layer.v_hat, strict=True)]).sum(0)
         Y_hat = [Y_k + shared @ U_k for Y_k, U_k in zip(Y_hat, layer.u_hat, strict=True)]
     return Y_hat
+
+
+def _two_factors(layer: TwoFactorTLinear, X_hat: Slices) -> Slices:
+    """Half after half: A, then feature j of half k moves to place j·2C + k of the halves laid end to end, then B."""
+    halves = [half for X_k in X_hat for half in X_k.chunk(2, dim=-1)]
+    between = [half @ A for half, A in zip(halves, layer.weight_hat, strict=True)]
+    width = between[0].shape[-1]
+    shuffled = [half[..., j] for j in range(width) for half in between]
+    moved = [torch.stack(shuffled[k * width : (k + 1) * width], -1) for k in range(len(between))]
+    ends = [half @ B for half, B in zip(moved, layer.second_hat, strict=True)]
+    return [torch.cat(ends[2 * k : 2 * k + 2], -1) for k in range(len(X_hat))]
 
 
 def _dense_features(layer: CoupledTLinear, X_hat: Slices, k: int) -> Tensor:
@@ -174,6 +187,10 @@ def mlp(layer: TMlp, X: Tensor) -> Tensor:
 
 def norm(layer: TLayerNorm, X: Tensor, M: Tensor) -> Tensor:
     """t-LayerNorm: (B, N, d, C) -> (B, N, d, C)."""
+    if layer.joint:
+        token = torch.cat(hat(X, M), -1)  # (B, N, C·d)
+        token = F.layer_norm(token, token.shape[-1:], layer.weight_hat.flatten(), layer.bias_hat.flatten(), layer.eps)
+        return unhat(list(token.chunk(layer.tube, -1)), M)
     return t_layer_norm(X, layer.weight_hat.squeeze(1).mT, layer.bias_hat.squeeze(1).mT, M, layer.eps)
 
 

@@ -20,11 +20,11 @@ from tcpvit.models.vit import VisionTransformer
 
 
 class SliceLayerNorm(nn.Module):
-    """LayerNorm of every slice by itself, on slices laid end to end: (..., C·d) -> (..., C·d)."""
+    """LayerNorm of every slice by itself (or of all together), on slices laid end to end: (..., C·d) -> (..., C·d)."""
 
     def __init__(self, norm: TLayerNorm):
         super().__init__()
-        self.shape, self.eps = (norm.tube, norm.d), norm.eps
+        self.shape, self.eps = (1, norm.tube * norm.d) if norm.joint else (norm.tube, norm.d), norm.eps
         self.weight = nn.Parameter(norm.weight_hat.detach().flatten().clone())
         self.bias = nn.Parameter(norm.bias_hat.detach().flatten().clone())
 

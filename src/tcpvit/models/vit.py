@@ -45,7 +45,7 @@ class VisionTransformer(Pretrained, nn.Module):
             self._build_tcp(config, config.transform if transform is None else transform)
         self.head = self._new_head()
         self.head_dist = self._new_head() if config.distilled else None
-        self.apply(_init_dense)
+        self.apply(init_dense)
 
     def _build_std(self, config: ViTConfig) -> None:
         self.transform: HatTransform | None = None
@@ -59,6 +59,7 @@ class VisionTransformer(Pretrained, nn.Module):
         self.transform = phi = HatTransform(transform, tube)
         self.patch_embed = TPatchEmbed(config.in_chans, config.patch_size, d, phi, config.embedding)
         self.embed = self._token_embedding((tube, 1))
+        coupling = Coupling.parse(config.coupling)
         block = partial(
             TBlock,
             d,
@@ -67,10 +68,10 @@ class VisionTransformer(Pretrained, nn.Module):
             phi,
             attention=config.attention,
             activation_domain=config.activation_domain,
-            coupling=Coupling.parse(config.coupling),
+            coupling=coupling,
         )
         self._stack(block)
-        self.norm = TLayerNorm(d, tube)
+        self.norm = TLayerNorm(d, tube, joint=coupling.norm)
 
     def _token_embedding(self, lead: tuple[int, ...]) -> TokenEmbedding:
         config = self.config
@@ -212,16 +213,16 @@ class VisionTransformer(Pretrained, nn.Module):
         self.config = replace(self.config, num_classes=num_classes, global_pool=pool)
         self.num_classes, self.global_pool = num_classes, pool
         at = next(self.norm.parameters())
-        self.head = self._new_head().apply(_init_dense).to(at.device, at.dtype)
+        self.head = self._new_head().apply(init_dense).to(at.device, at.dtype)
         if self.head_dist is not None:
-            self.head_dist = self._new_head().apply(_init_dense).to(at.device, at.dtype)
+            self.head_dist = self._new_head().apply(init_dense).to(at.device, at.dtype)
 
     def no_weight_decay(self) -> set[str]:
         """Names of the parameters that weight decay should leave alone."""
         return undecayed_names(self)
 
 
-def _init_dense(module: nn.Module) -> None:
+def init_dense(module: nn.Module) -> None:
     """Dense layers start as slices do, with their own fan-in."""
     if isinstance(module, nn.Linear):
         init_weight_(module.weight, fan_in=module.in_features)
