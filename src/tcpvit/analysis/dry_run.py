@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call
 from torch.nn.utils import parametrize
 
-from tcpvit.models.vit import VisionTransformer
+from tcpvit.models.pretrained import Pretrained
 
 ImageSize = int | tuple[int, int]
 
@@ -21,7 +21,7 @@ def example_images(model: nn.Module, image_size: ImageSize | None, batch: int) -
     """A batch of the size a model is made for: one of ours, or timm's, which say it."""
     if batch < 1:
         raise ValueError(f"batch is at least 1, got {batch}")
-    if isinstance(model, VisionTransformer):
+    if isinstance(model, Pretrained):
         shape = (model.config.in_chans, *model.config.image_shape)
     elif cfg := getattr(model, "pretrained_cfg", None):
         shape = tuple(cfg["input_size"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from tcpvit.layers.mlp import ACTIVATION_DOMAINS
 
 KINDS = ("std", "tcp")
 POOLS = ("token", "avg")
+TCP_OPTIONS = ("tube", "transform", "attention", "activation_domain", "coupling")
 
 
 @dataclass(frozen=True)
@@ -48,46 +49,19 @@ class ViTConfig:
     coupling: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name, value, known in (
-            ("kind", self.kind, KINDS),
-            ("global_pool", self.global_pool, POOLS),
-            ("attention", self.attention, ATTENTIONS),
-            ("activation_domain", self.activation_domain, ACTIVATION_DOMAINS),
-            ("patch_embed", self.patch_embed or "linear", PATCH_EMBEDS),
-        ):
-            if value not in known:
-                raise ValueError(f"{name}={value!r} is unknown{nearest(value, known)}")
+        check_choice("global_pool", self.global_pool, POOLS)
+        check_choice("patch_embed", self.patch_embed or "linear", PATCH_EMBEDS)
         for name in ("patch_size", "in_chans", "depth", "num_heads"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is at least 1, got {getattr(self, name)}")
-        if self.num_classes < 0:
-            raise ValueError(f"num_classes is at least 0 (0: no head), got {self.num_classes}")
         if self.distilled and self.global_pool != "token":
             raise ValueError(f"a distilled ViT reads its two tokens, global_pool='token', got {self.global_pool!r}")
-        object.__setattr__(self, "coupling", _words(self.coupling))
-        Coupling.parse(self.coupling)
+        object.__setattr__(self, "coupling", as_words(self.coupling))
+        check_common(self)
         self.grid_of(*self.image_shape)
-        if self.kind == "std":
-            self._check_std()
-        else:
-            self._check_tcp()
-
-    def _check_std(self) -> None:
-        defaults = {f.name: f.default for f in fields(self)}
-        for name in ("tube", "transform", "attention", "activation_domain", "coupling"):
-            if getattr(self, name) != defaults[name]:
-                raise ValueError(f"{name} is an option of TCP models, but this is a standard ViT; leave it out")
-        if self.embedding != "linear":
+        if self.kind == "std" and self.embedding != "linear":
             raise ValueError(f"a standard ViT has patch_embed='linear', got {self.patch_embed!r}")
-        check_heads(self.width, self.num_heads, "width")
-
-    def _check_tcp(self) -> None:
-        if self.tube_length < 1 or self.width % self.tube_length:
-            divisors = [c for c in range(1, self.width + 1) if self.width % c == 0]
-            raise ValueError(
-                f"the tube {self.tube_length} does not divide the width {self.width}; take one of {divisors}"
-            )
-        check_heads(self.d, self.num_heads, "slice width")
+        check_heads(self.d, self.num_heads, "width" if self.kind == "std" else "slice width")
 
     @property
     def image_shape(self) -> tuple[int, int]:
@@ -146,6 +120,36 @@ class ViTConfig:
         return cls(**values)
 
 
+def check_choice(name: str, value: str, known: Sequence[str]) -> None:
+    """An option that is a word is one of the known words.
+
+    >>> check_choice("attention", "join", ATTENTIONS)
+    Traceback (most recent call last):
+    ValueError: attention='join' is unknown; did you mean 'joint'? Known: slice, joint
+    """
+    if value not in known:
+        raise ValueError(f"{name}={value!r} is unknown{nearest(value, known)}")
+
+
+def check_common(config: Any) -> None:
+    """What holds for every model that is Std or TCP: known words, no TCP option for Std, a tube that fits."""
+    check_choice("kind", config.kind, KINDS)
+    check_choice("attention", config.attention, ATTENTIONS)
+    check_choice("activation_domain", config.activation_domain, ACTIVATION_DOMAINS)
+    Coupling.parse(config.coupling)
+    if config.num_classes < 0:
+        raise ValueError(f"num_classes is at least 0 (0: no head), got {config.num_classes}")
+    defaults = {f.name: f.default for f in fields(config)}
+    for name in TCP_OPTIONS:
+        if config.kind == "std" and getattr(config, name) != defaults[name]:
+            raise ValueError(f"{name} is an option of TCP models, but this is a standard ViT; leave it out")
+    if config.tube_length < 1 or config.width % config.tube_length:
+        divisors = [c for c in range(1, config.width + 1) if config.width % c == 0]
+        raise ValueError(
+            f"the tube {config.tube_length} does not divide the width {config.width}; take one of {divisors}"
+        )
+
+
 def check_keys(options: Mapping[str, Any], config_class: type) -> None:
     """Every key is a field of the dataclass.
 
@@ -174,7 +178,7 @@ def override(config: Any, options: Mapping[str, Any]) -> Any:
     return replace(config, **changes)
 
 
-def _words(coupling: Any) -> tuple[str, ...]:
+def as_words(coupling: Any) -> tuple[str, ...]:
     """A coupling as strings, however it was written."""
     if coupling is None or coupling in ("", "none"):
         return ()

@@ -8,6 +8,7 @@ from typing import Any
 from tcpvit.models.config import ViTConfig
 from tcpvit.models.decoder import DecoderConfig
 from tcpvit.models.segmenter import SegmenterConfig
+from tcpvit.models.swin import SwinConfig
 
 # Classification, 32×32: 119,194 and 43,114 parameters.
 _cifar = partial(ViTConfig, img_size=32, patch_size=4, depth=4, num_heads=4)
@@ -38,6 +39,8 @@ PRESETS: dict[str, Any] = {
     "tcp_vit_small_patch16_224": _deit("tcp", embed_dim=384, num_heads=2),
     "std_vit_base_patch16_224": _deit("std", embed_dim=768, num_heads=12),
     "tcp_vit_base_patch16_224": _deit("tcp", embed_dim=768, num_heads=4),
+    "std_swin_tiny": SwinConfig("std"),
+    "tcp_swin_tiny": SwinConfig("tcp", num_heads=(1, 2, 4, 8)),
     "std_deit_tiny": _deit("std", embed_dim=192, num_heads=3, distilled=True),
     "tcp_deit_tiny": _deit("tcp", embed_dim=192, num_heads=1, distilled=True),
     "std_deit_small": _deit("std", embed_dim=384, num_heads=6, distilled=True),

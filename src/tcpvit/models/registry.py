@@ -13,10 +13,18 @@ from tcpvit.algebra.transforms import Transform
 from tcpvit.layers.transform import STORED
 from tcpvit.models.config import ViTConfig, override
 from tcpvit.models.presets import PRESETS
+from tcpvit.models.pretrained import from_pretrained
+from tcpvit.models.segmenter import Segmenter, SegmenterConfig
+from tcpvit.models.swin import SwinConfig, SwinTransformer
 from tcpvit.models.vit import VisionTransformer
+from tcpvit.models.zoo import pretrained_folder
 
 # The model that each class of config describes.
-MODELS: dict[type, type[Any]] = {ViTConfig: VisionTransformer}
+MODELS: dict[type, type[Any]] = {
+    ViTConfig: VisionTransformer,
+    SwinConfig: SwinTransformer,
+    SegmenterConfig: Segmenter,
+}
 
 
 def register_model(name: str, config: Any) -> None:
@@ -49,16 +57,30 @@ def model_config(name: str, **options: Any) -> Any:
     return override(PRESETS[name], options)
 
 
-def create_model(name: str, **options: Any) -> Any:
+def create_model(name: str, *, pretrained: bool = False, **options: Any) -> Any:
     """Build a preset; `options` are fields of its config, and `transform` may also be a Transform or a matrix.
+
+    `pretrained` loads the weights that come with the package (see `list_pretrained`); of the options only `num_classes`
+    goes with it, and means a new head.
 
     >>> create_model("tcp_vit_cifar", num_classes=5, attention="joint").head
     Linear(in_features=48, out_features=5, bias=True)
     """
+    if pretrained:
+        return _load_pretrained(name, **options)
     named, transform = _name_transform(options)
     config = model_config(name, **named)
     model = MODELS[type(config)]
     return model(config) if transform is None else model(config, transform)
+
+
+def _load_pretrained(name: str, num_classes: int | None = None, **options: Any) -> Any:
+    if options:
+        raise ValueError(f"trained weights fit the preset as it is, so leave out {', '.join(options)}")
+    model = from_pretrained(pretrained_folder(name))
+    if num_classes is not None and num_classes != model.config.num_classes:
+        model.reset_classifier(num_classes)
+    return model
 
 
 def _name_transform(options: Mapping[str, Any]) -> tuple[dict[str, Any], Transform | Tensor | None]:
