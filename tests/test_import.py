@@ -41,7 +41,7 @@ ROOMS: dict[str, set[str]] = {
     "figures": TOOLS,
     "layers": {"algebra"},
     "models": NETWORKS,
-    "tensorize": NETWORKS,
+    "tensorize": NETWORKS | {"analysis", "data", "training"},  # it counts FLOPs, and distils with the training engine
     "analysis": NETWORKS | {"figures"},
     "training": NETWORKS | {"data", "figures"},
     "tour": {"algebra"},

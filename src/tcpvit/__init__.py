@@ -8,18 +8,32 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tcpvit import algebra
     from tcpvit.models import create_model, from_pretrained, list_models, save_pretrained
+    from tcpvit.tensorize import TensorizeConfig, tensorize_, to_dense_
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__", "algebra", "create_model", "from_pretrained", "list_models", "save_pretrained"]
+__all__ = [
+    "TensorizeConfig",
+    "__version__",
+    "algebra",
+    "create_model",
+    "from_pretrained",
+    "list_models",
+    "save_pretrained",
+    "tensorize_",
+    "to_dense_",
+]
 
 # Loaded when first asked for, so that `import tcpvit` and `tcpvit --help` wait for nothing, not even torch.
 _LAZY = {
+    "TensorizeConfig": "tcpvit.tensorize",
     "algebra": "tcpvit.algebra",
     "create_model": "tcpvit.models",
     "from_pretrained": "tcpvit.models",
     "list_models": "tcpvit.models",
     "save_pretrained": "tcpvit.models",
+    "tensorize_": "tcpvit.tensorize",
+    "to_dense_": "tcpvit.tensorize",
 }
 
 

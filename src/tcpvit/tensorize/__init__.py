@@ -1,0 +1,28 @@
+"""Any Transformer to its c-product counterpart and back: timm, transformers, torchvision, your own (paper, Section 3).
+
+>>> import torch
+>>> from tcpvit.tensorize import tensorize_
+>>> layer = torch.nn.TransformerEncoderLayer(48, nhead=4, dim_feedforward=96, batch_first=True)
+>>> report = tensorize_(layer, tube=3)
+>>> round(report.ratio, 2)
+0.37
+"""
+
+from tcpvit.tensorize.config import TensorizeConfig
+from tcpvit.tensorize.convert import materialize_, tensorize_, to_dense_
+from tcpvit.tensorize.drop_ins import TubalConv1D, TubalConv2d, TubalMultiheadAttention
+from tcpvit.tensorize.flops import faster_dense
+from tcpvit.tensorize.report import LayerRow, Report
+
+__all__ = [
+    "LayerRow",
+    "Report",
+    "TensorizeConfig",
+    "TubalConv1D",
+    "TubalConv2d",
+    "TubalMultiheadAttention",
+    "faster_dense",
+    "materialize_",
+    "tensorize_",
+    "to_dense_",
+]

@@ -1,0 +1,218 @@
+"""`tensorize_`: any Transformer becomes its c-product counterpart (paper, Section 3), in place; `to_dense_`: and back.
+
+"The c-product reformulation replaces every linear projection, with no other architectural change."
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from tcpvit.layers.linear import TubalLinear
+from tcpvit.layers.transform import STORED
+from tcpvit.tensorize.config import TensorizeConfig
+from tcpvit.tensorize.drop_ins import Errors, TubalMultiheadAttention, densified, tensorized
+from tcpvit.tensorize.find import Site, find_sites, maps_of, shapes_of
+from tcpvit.tensorize.flops import Example, count_or_none, faster_dense
+from tcpvit.tensorize.report import DONE, LayerRow, Report
+
+HOOKS = (
+    "_backward_hooks",
+    "_backward_pre_hooks",
+    "_is_full_backward_hook",
+    "_forward_hooks",
+    "_forward_hooks_with_kwargs",
+    "_forward_hooks_always_called",
+    "_forward_pre_hooks",
+    "_forward_pre_hooks_with_kwargs",
+)
+
+
+def tensorize_(
+    model: nn.Module, config: TensorizeConfig | None = None, *, example: Example = None, **options: Any
+) -> Report:
+    """Replace the linear layers of `model` by c-product layers with 1/C of the weights, in place.
+
+    `options` are fields of TensorizeConfig, for short calls. `example` is an input of the model, a tensor, a tuple or a
+    dict, from which FLOPs are counted; it may be left out for models that say what they take, and be False to count
+    none. If this raises, the model is as it was.
+
+    >>> model = nn.Sequential(nn.Linear(48, 96), nn.GELU(), nn.Linear(96, 48))
+    >>> report = tensorize_(model, tube=3)
+    >>> report.converted, report.parameters_before, report.parameters_after
+    (['0', '2'], 9360, 3216)
+    >>> model(torch.zeros(2, 48)).shape
+    torch.Size([2, 48])
+    """
+    config = replace(config or TensorizeConfig(), **options)
+    if isinstance(config.transform, str) and config.transform in STORED:
+        raise ValueError(f"transform={config.transform!r} needs its matrix: pass the transform or the matrix itself")
+    before, flops = count_parameters(model), count_or_none(model, example)
+    rows, gain, notes = convert(model, config)
+    return Report(
+        type(model).__name__,
+        config.to_dict(),
+        rows,
+        before,
+        count_parameters(model),
+        flops,
+        None if flops is None else count_or_none(model, example),
+        gain,
+        notes,
+    )
+
+
+def convert(model: nn.Module, config: TensorizeConfig) -> tuple[list[LayerRow], float, tuple[str, ...]]:
+    """Convert, without counting what was saved: the rows of the report, the energy that reordering won, and notes."""
+    if config.mode == "encoder":
+        encoder = importlib.import_module("tcpvit.tensorize.encoder")
+        return encoder.convert(model, config), 0.0, ()
+    sites = find_sites(model, config)
+    if any(site.module is model and site.reason is None for site in sites):
+        raise ValueError("the model is itself one linear layer, which cannot be replaced in place; wrap it in a module")
+    swap = _Swap(config)
+    rows = [row for site in sites for row in swap.rows_of(site)]
+    replace_modules(model, swap.made)
+    return rows, 0.0, ()
+
+
+def to_dense_(model: nn.Module) -> nn.Module:
+    """Give every c-product drop-in of `model` its dense form, in place: the exact way back. Returns the model.
+
+    >>> model = nn.Sequential(nn.Linear(6, 6))
+    >>> _ = tensorize_(model, tube=3)
+    >>> to_dense_(model)
+    Sequential(
+      (0): Linear(in_features=6, out_features=6, bias=True)
+    )
+    """
+    return _densify(model, drop_ins_of(model))
+
+
+def materialize_(model: nn.Module) -> nn.Module:
+    """Give the drop-ins that compute faster as dense layers their dense form, for inference, in place.
+
+    Which these are follows from `faster_dense`; the report of `tensorize_` notes them. Returns the model.
+    """
+    slow = {name: m for name, m in drop_ins_of(model).items() if isinstance(m, TubalLinear) and faster_dense(m)}
+    return _densify(model, slow)
+
+
+def drop_ins_of(model: nn.Module) -> dict[str, nn.Module]:
+    """The drop-ins in a model by name; the projections inside an attention belong to it."""
+    found: dict[str, nn.Module] = {}
+    inside: set[int] = set()
+    for name, module in model.named_modules():
+        if isinstance(module, TubalLinear | TubalMultiheadAttention) and id(module) not in inside:
+            found[name] = module
+            inside |= {id(part) for part in module.modules()}
+    return found
+
+
+def count_parameters(model: nn.Module) -> int:
+    """Shared parameters count once."""
+    return sum(p.numel() for p in model.parameters())
+
+
+@dataclass
+class _Swap:
+    """The drop-ins that take the places of layers, by the id of the layer."""
+
+    config: TensorizeConfig
+    made: dict[int, nn.Module] = field(default_factory=dict)
+    slices: dict[int, nn.Parameter] = field(default_factory=dict)  # of tied weights, by the id of the dense one
+
+    def rows_of(self, site: Site) -> list[LayerRow]:
+        """Make the drop-in of the site, if it is to have one, and say so."""
+        shapes = shapes_of(site)
+        before = {label: _parameters(site.module, label) for label in shapes}
+        if site.reason is not None:
+            return [self._row(site, label, before[label], before[label]) for label in shapes]
+        norms = {label: _norm(matrix) for label, matrix in maps_of(site.module).items()}
+        new, errors = self._make(site.module)
+        after = {label: _parameters(new, label) for label in shapes}
+        return [
+            self._row(site, label, before[label], after[label], errors[label], norms[label], _speed(new, label))
+            for label in shapes
+        ]
+
+    def _make(self, old: nn.Module) -> tuple[nn.Module, Errors]:
+        new, errors = tensorized(old, self.config.tube, self.config.transform, self.config.init)
+        if isinstance(new, TubalLinear) and isinstance(old.weight, nn.Parameter):
+            new.weight_hat = self.slices.setdefault(id(old.weight), new.weight_hat)
+        adopt(old, new)
+        self.made[id(old)] = new
+        return new, errors
+
+    def _row(
+        self,
+        site: Site,
+        label: str,
+        before: int,
+        after: int,
+        error: float | None = None,
+        norm: float | None = None,
+        speed: tuple[str, ...] = (),
+    ) -> LayerRow:
+        shape, name, status = shapes_of(site)[label], site.full_name(label), site.reason or DONE
+        return LayerRow(name, site.kind, *shape, before, after, status, error, norm, site.notes + speed)
+
+
+def adopt(old: nn.Module, new: nn.Module) -> None:
+    """Give `new` the mode and the hooks of `old`; the hooks' own dictionaries, so that their handles go on working."""
+    new.train(old.training)
+    for name in HOOKS:
+        setattr(new, name, getattr(old, name))
+
+
+def replace_modules(model: nn.Module, made: dict[int, nn.Module]) -> None:
+    """Put the new modules everywhere the old ones stand, under each of their names."""
+    for parent in list(model.modules()):
+        for name, child in parent._modules.items():
+            if child is not None and id(child) in made:
+                parent._modules[name] = made[id(child)]
+
+
+def _densify(model: nn.Module, drop_ins: Mapping[str, nn.Module]) -> nn.Module:
+    if "" in drop_ins:
+        raise ValueError("the model is itself one drop-in, which cannot be replaced in place; use its to_dense()")
+    made: dict[int, nn.Module] = {}
+    dense: dict[int, Any] = {}  # of tied slices
+    for old in drop_ins.values():
+        new: Any = densified(old)
+        if isinstance(old, TubalLinear):
+            new.weight = dense.setdefault(id(old.weight_hat), new.weight)
+        adopt(old, new)
+        made[id(old)] = new
+    replace_modules(model, made)
+    return model
+
+
+def _parameters(module: Any, label: str) -> int:
+    """Parameters of one linear map, its bias included."""
+    if not isinstance(module, nn.MultiheadAttention):
+        return sum(p.numel() for p in module.parameters())
+    inner = getattr(module, label, None)
+    if inner is not None:
+        weights = sum(p.numel() for p in inner.parameters())
+    else:
+        weights = maps_of(module)[label].numel()
+    if label == "out_proj" or module.in_proj_bias is None:
+        return weights
+    return weights + module.in_proj_bias.numel() // (1 if label == "in_proj" else 3)
+
+
+@torch.no_grad()
+def _norm(matrix: torch.Tensor) -> float | None:
+    return None if matrix.is_meta else torch.linalg.norm(matrix.float()).item()
+
+
+def _speed(module: Any, label: str) -> tuple[str, ...]:
+    """A note where the layer computes faster in its dense form."""
+    layer = getattr(module, label) if label else module
+    return ("faster dense",) if faster_dense(layer) else ()
