@@ -159,7 +159,7 @@ def work(
 def record(study: Study, run: Planned, folder: Path, file: Path) -> Record:
     """Write the JSON file of a run that is complete."""
     finished = Finished.read(folder)
-    content = {**_common(run, finished), **study.measured(finished)}
+    content = {"study": study.name, **_common(run, finished), **study.measured(finished)}
     file.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(file, (json.dumps(content, indent=1) + "\n").encode())
     return content

@@ -9,9 +9,10 @@ from typing import Any, Literal
 from torch import nn
 
 from tcpvit.data import Pictures
-from tcpvit.models import create_model, from_pretrained, list_models
+from tcpvit.models import create_model, from_pretrained, list_models, list_pretrained
+from tcpvit.models.zoo import RECIPE, pretrained_folder
 from tcpvit.training.export import read_preprocessing
-from tcpvit.training.recipe import Recipe
+from tcpvit.training.recipe import Recipe, load_recipe
 from tcpvit.training.run import RunFolder
 
 Weights = Literal["best", "last"]
@@ -37,7 +38,8 @@ class Trained:
 def load_trained(target: str | Path, weights: Weights = "best") -> Trained:
     """The model of a run folder (its best or last weights), of a folder written by `save_pretrained`, or a preset.
 
-    A preset comes with random weights and without recipe and preprocessing.
+    A preset comes with the weights of the zoo if it has any there, else with random ones and without recipe and
+    preprocessing.
     """
     folder = Path(target)
     run = RunFolder(folder)
@@ -48,6 +50,9 @@ def load_trained(target: str | Path, weights: Weights = "best") -> Trained:
         return Trained(folder.name, from_pretrained(saved), run.recipe(), read_preprocessing(saved))
     if folder.is_dir():
         return Trained(folder.name, from_pretrained(folder), None, read_preprocessing(folder))
+    if str(target) in list_pretrained():
+        saved = pretrained_folder(str(target))
+        return Trained(str(target), from_pretrained(saved), load_recipe(saved / RECIPE), read_preprocessing(saved))
     if str(target) not in list_models():
         raise ValueError(
             f"{str(target)!r} is no run folder, no saved model and no preset; see `tcpvit models` for the presets"

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+from tcpvit.models.zoo import pretrained_folder
 from tcpvit.tables import Table, show
 from tcpvit.training import engine
 from tcpvit.training.build import build_batches, check_fit, find_device, load_splits
@@ -84,6 +85,7 @@ def measure(
     dataset: str | None = None,
     part: Literal["test", "val", "train"] = "test",
     weights: Weights = "best",
+    pretrained: bool = False,
     set: list[str] = [],  # noqa: B006
     data_root: Path | None = None,
     json: bool = False,
@@ -93,10 +95,12 @@ def measure(
     A run is measured on its own test part unless --dataset names another set. Pictures are normalised as in training.
 
     Args:
-        target: a run folder, a folder written by save_pretrained, or a preset (untrained).
+        target: a run folder, a folder written by save_pretrained, or a preset (untrained unless its weights come with
+            the package).
         dataset: a set, as for training; needed unless TARGET is a run.
         part: which part of the set.
         weights: of a run, those of its best or its last epoch.
+        pretrained: TARGET is a preset, and an error if its weights do not come with the package.
         set: KEY=VALUE, a change to the data or device keys of the recipe; may be repeated.
         data_root: the folder that holds the sets, short for --set data.root=FOLDER.
         json: print everything as JSON, per-class numbers and the confusion matrix included.
@@ -107,6 +111,8 @@ def measure(
         tcpvit eval runs/short/best --dataset digits-on-photos --json
         tcpvit eval tcp_vit_cifar --dataset cifar10
     """
+    if pretrained:
+        pretrained_folder(target)
     trained = load_trained(target, weights)
     for word in set:
         if not word.startswith(("data.", "device=", "precision=")):

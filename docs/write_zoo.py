@@ -1,0 +1,77 @@
+"""Put the weights of a finished run into the package, with a card that says what they are.
+
+    python docs/write_zoo.py NAME RUN RECORD [--weights last]
+
+NAME is the preset, RUN the folder of its run, RECORD the JSON file that `tcpvit reproduce` wrote for it. The weights
+are those of the last epoch unless told otherwise: the best epoch would be chosen on the pictures that measure it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tcpvit.models import create_model, from_pretrained
+from tcpvit.models.pretrained import CONFIG, WEIGHTS
+from tcpvit.models.zoo import CARD, RECIPE, ZOO
+from tcpvit.training.export import PREPROCESSING
+from tcpvit.training.run import RunFolder
+
+METRICS = {"top1": "top-1", "miou": "mIoU", "mdice": "mDice", "pixel_accuracy": "pixel accuracy"}
+
+
+def main() -> None:
+    """Copy the weights and write the card."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("name")
+    parser.add_argument("run", type=Path)
+    parser.add_argument("record", type=Path)
+    parser.add_argument("--weights", choices=("best", "last"), default="last")
+    asked = parser.parse_args()
+    record = json.loads(asked.record.read_text(encoding="utf-8"))
+    saved, target = asked.run / asked.weights, ZOO / asked.name
+    config = from_pretrained(saved).config
+    if config != create_model(asked.name, num_classes=config.num_classes).config:
+        raise SystemExit(f"{saved} is no {asked.name}: its config differs from the preset's")
+    target.mkdir(parents=True, exist_ok=True)
+    for name in (CONFIG, WEIGHTS, PREPROCESSING):
+        shutil.copy(saved / name, target / name)
+    recipe = RunFolder(asked.run).recipe()
+    recipe = replace(recipe, data=replace(recipe.data, root=None))  # where the pictures lay here is nobody's business
+    (target / RECIPE).write_text(recipe.to_yaml(), encoding="utf-8")
+    (target / CARD).write_text(card(asked.name, asked.weights, record), encoding="utf-8")
+
+
+def card(name: str, weights: str, record: dict[str, Any]) -> str:
+    """What a person should know before using the weights."""
+    found = {label: record.get(f"{metric}_{weights}", record.get(metric)) for metric, label in METRICS.items()}
+    measured = ", ".join(f"{label} {100 * value:.2f} %" for label, value in found.items() if value is not None)
+    return f"""---
+library_name: tcpvit
+license: apache-2.0
+tags: [tcp-vit, c-product]
+---
+# {name}
+
+{record["parameters"]:,} parameters, trained on {record["dataset"]} ({record["train_images"]:,} pictures) for
+{record["epochs"]} epochs with seed {record["seed"]}; the weights are those of the {weights} epoch.
+
+Measured on {record["test_images"]:,} pictures that it was not trained on: {measured}. The run was made by
+`{record["command"]}` at commit {record["commit"]}; its record is `results/{record["study"]}/{record["key"]}.json`.
+
+```
+tcpvit eval {name} --pretrained --dataset {record["dataset"]}
+tcpvit predict {name} PICTURES
+```
+
+A small model trained for a short time on one set: good for experiments and comparisons, not for decisions about
+people or anything else that matters. The pictures' licence terms are those of the set.
+"""
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,31 @@
+"""The zoo: trained weights that come with the package, found by the name of their preset.
+
+`zoo/NAME/` is a folder of `save_pretrained` with preprocessing.json, the recipe of its training and a card. It is
+written by docs/write_zoo.py from a run of a study, never by hand.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from pathlib import Path
+
+from tcpvit.algebra.checks import nearest
+from tcpvit.models.pretrained import CONFIG
+
+ZOO = Path(__file__).parent / "zoo"
+RECIPE, CARD = "recipe.yaml", "README.md"
+
+
+def list_pretrained(pattern: str = "*") -> list[str]:
+    """Names of the presets whose trained weights come with the package."""
+    return sorted(fnmatch.filter((folder.parent.name for folder in ZOO.glob(f"*/{CONFIG}")), pattern))
+
+
+def pretrained_folder(name: str) -> Path:
+    """Where the trained weights of a preset lie."""
+    if name not in list_pretrained():
+        raise ValueError(
+            f"no trained weights of {name!r} come with the package{nearest(name, list_pretrained())}; "
+            f"train it with `tcpvit train`"
+        )
+    return ZOO / name
