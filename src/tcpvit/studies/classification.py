@@ -1,72 +1,153 @@
 """The classification study (paper, Section 6.1, and our own): what closes the gap between TCP-ViT and Std-ViT.
 
-Parts, in the order of worth: `gap` (full CIFAR-10, 12 epochs, one factor at a time), `final` (the same for 30 epochs
-and three seeds), `paper` (the paper's protocol), `tuned`, `proxy` (does lr 0.01 without warm-up alone make the
-difference the paper sees on SVHN?), `svhn`, `stl10`, and `full` for whoever has a GPU.
+Its parts, in the order of worth:
+
+- `screen`: 4 epochs of 45,000 training pictures, measured on the other 5,000: chooses what is worth longer runs;
+- `rate`: the learning rate of each finalist, chosen the same way;
+- `gap`: full CIFAR-10, 12 epochs, one factor at a time;
+- `final`: the same for 30 epochs and three seeds;
+- `paper`, `tuned`: the paper's protocol (10,000/2,000 pictures, 150 epochs) and the same with care;
+- `proxy`: does lr 0.01 without warm-up alone make the difference that the paper sees on SVHN?
+- `svhn`, `stl10`, `full`: for whoever has the files, or a GPU.
 """
 
 from __future__ import annotations
 
+from itertools import product
+
 from tcpvit.studies.classification_page import write
 from tcpvit.studies.study import Finished, Planned, Record, Study
 
+FULL, PAPER, TUNED = "cifar-classification", "paper-classification", "tuned-classification"
+HELD_OUT = ("data.options.val_fraction=0.1", "schedule.epochs=4")
 STD = ("model.name=std_vit_cifar",)
+SEEDS = range(3)
 
 
 def tcp(**options: object) -> tuple[str, ...]:
     """Changes that make a TCP-ViT with these options.
 
-    >>> tcp(tube=6, coupling="mix:rotation")
-    ('model.options.tube=6', 'model.options.coupling=[mix:rotation]')
+    >>> tcp(tube=6, coupling="mix:rotation,norm")
+    ('model.options.tube=6', 'model.options.coupling=[mix:rotation,norm]')
     """
     written = {key: f"[{value}]" if key == "coupling" else value for key, value in options.items()}
     return tuple(f"model.options.{key}={value}" for key, value in written.items())
 
 
 JOINT = tcp(attention="joint", patch_embed="t_linear")  # what the single factors start from
+MIX = tcp(attention="joint", patch_embed="t_linear", coupling="mix:rotation")
+MIX_NORM = tcp(attention="joint", patch_embed="t_linear", coupling="mix:rotation,norm")
 
-# At most 44.5K parameters: what the slices of the paper's size can reach.
+
+def wide(width: int, tube: int, depth: int, **options: object) -> tuple[str, ...]:
+    """A TCP-ViT whose tube is longer than the image's channels, so that the same weights make a wider one."""
+    coupling = options.pop("coupling", "mix:rotation,norm")
+    return tcp(attention="joint", embed_dim=width, tube=tube, depth=depth, coupling=coupling, **options)
+
+
+# At most 44.5K parameters (but for `std`), in the order of worth.
 SMALL: dict[str, tuple[str, ...]] = {
-    "std": STD,  # 119,194 parameters, the model to come near
+    "std": STD,
     "joint": JOINT,
-    "wide-72x6-mix": tcp(attention="joint", embed_dim=72, tube=6, depth=3, coupling="mix:rotation"),
     "std-28": (*STD, "model.options.embed_dim=28"),
-    "joint-full-lr": (*JOINT, "optimizer.slice_lr_scale=full"),
-    "joint-mix": (*JOINT, *tcp(coupling="mix:rotation")),
     "paper": (),
-    "wide-96x12-mix": tcp(attention="joint", embed_dim=96, tube=12, depth=3, num_heads=4, coupling="mix:rotation"),
+    "joint-mix": MIX,
+    "joint-mix-norm": MIX_NORM,
+    "wide-72x6": wide(72, 6, 3),
+    "deep-64x8": wide(64, 8, 5),
+    "joint-full-lr": (*JOINT, "optimizer.slice_lr_scale=full"),
+    "two-factor": (*JOINT, *tcp(coupling="two_factor")),
     "spatial": tcp(activation_domain="spatial"),
     "joint-none": tcp(attention="joint"),
     "t-linear": tcp(patch_embed="t_linear"),
     "joint-spatial": (*JOINT, *tcp(activation_domain="spatial")),
     "joint-shuffle": (*JOINT, *tcp(coupling="shuffle")),
     "joint-sqrt-lr": (*JOINT, "optimizer.slice_lr_scale=sqrt"),
-    "joint-identity": (*JOINT, *tcp(transform="identity")),
-    "joint-haar": (*JOINT, *tcp(transform="haar")),
-    "joint-learned": (*JOINT, *tcp(transform="learned")),
-    "joint-data": (*JOINT, *tcp(transform="data_driven")),
+    "mix-identity": (*MIX, *tcp(transform="identity")),
+    "mix-haar": (*MIX, *tcp(transform="haar")),
+    "mix-learned": (*MIX, *tcp(transform="learned")),
+    "mix-data": (*MIX, *tcp(transform="data_driven")),
     "joint-heads-2": (*JOINT, *tcp(num_heads=2)),
     "joint-heads-8": (*JOINT, *tcp(num_heads=8)),
 }
 
 # Std-ViT's own parameters, 116K to 122K.
 LARGE: dict[str, tuple[str, ...]] = {
-    "large-144x12-mix": tcp(attention="joint", embed_dim=144, tube=12, depth=4, num_heads=4, coupling="mix:rotation"),
+    "large-96x8": wide(96, 8, 7),
     "large-81x3": tcp(attention="joint", embed_dim=81, num_heads=3),
     "large-deep": (*JOINT, *tcp(depth=12)),
 }
 
+SCREENED = (
+    *("joint-mix", "joint-mix-norm", "joint-full-lr", "deep-64x8", "wide-72x6", "two-factor", "std-28", "std"),
+    "large-96x8",
+)
+FINALISTS: tuple[str, ...] = ()  # chosen by `screen` and `gap`
+RATES = (0.0015, 0.006)  # beside the recipe's own 0.003, which `screen` has
+
 
 def planned() -> list[Planned]:
-    """Every run of the study."""
-    return [Planned("gap", name, "cifar-classification", changes) for name, changes in (SMALL | LARGE).items()]
+    """Every run of the study, in the order of worth."""
+    models = SMALL | LARGE
+    return [
+        *(Planned("screen", name, FULL, (*HELD_OUT, *models[name])) for name in SCREENED),
+        *(Planned("gap", name, FULL, models[name]) for name in models),
+        *(
+            Planned("rate", f"{name}-{rate}", FULL, (*HELD_OUT, *models[name], f"optimizer.lr={rate}"))
+            for name, rate in product(FINALISTS, RATES)
+        ),
+        *(
+            Planned("final", name, FULL, (*models[name], "schedule.epochs=30"), seed)
+            for seed, name in product(SEEDS, FINALISTS)
+        ),
+        *_pairs("paper", PAPER, ("data.name=cifar10", "precision=bfloat16")),
+        *_pairs("tuned", TUNED, ("data.name=cifar10", "precision=bfloat16")),
+        *_proxy(),
+        *_pairs("svhn", PAPER, ("data.name=svhn",)),
+        *_pairs("stl10", PAPER, ("data.name=stl10", "data.image_size=32")),
+        *(
+            Planned(
+                "full",
+                name,
+                PAPER,
+                (*changes, "data.name=cifar10", "data.options.split=official", "schedule.epochs=200"),
+            )
+            for name, changes in (("std", STD), ("tcp", ()))
+        ),
+    ]
+
+
+def _pairs(group: str, recipe: str, changes: tuple[str, ...]) -> list[Planned]:
+    """Std and TCP, seed by seed."""
+    return [
+        Planned(group, name, recipe, (*model, *changes), seed)
+        for seed in SEEDS
+        for name, model in (("std", STD), ("tcp", ()))
+    ]
+
+
+def _proxy() -> list[Planned]:
+    """Both recipes with and without warm-up, on digits that lie on photographs."""
+    data = ("data.name=digits-on-photos", "data.options={level: hard}", "augment.flip=0", "schedule.epochs=30")
+    return [
+        Planned("proxy", f"{name}-{label}", recipe, (*model, *data, f"schedule.warmup_epochs={warmup}"))
+        for label, recipe, warmup in (
+            ("paper", PAPER, 0),
+            ("paper-warm", PAPER, 3),
+            ("tuned", TUNED, 3),
+            ("tuned-cold", TUNED, 0),
+        )
+        for name, model in (("std", STD), ("tcp", ()))
+    ]
 
 
 def measured(finished: Finished) -> Record:
-    """Accuracies and losses, in fractions; `best` is chosen on the test part itself, `last` is not."""
+    """Accuracies and losses, in fractions; `best` is chosen on the pictures that it is measured on, `last` is not."""
     best, last = finished.result["best"], finished.result["last"]
+    held_out = "val_fraction" in finished.result["recipe"]["data"]["options"]
     columns = ("epoch", "lr", "train_loss", "train_accuracy", "val_loss", "val_top1", "seconds")
     return {
+        "measured_on": "held-out training pictures" if held_out else "test pictures",
         "top1_best": best["val_top1"],
         "best_epoch": int(best["epoch"]),
         "top1_last": last["val_top1"],
