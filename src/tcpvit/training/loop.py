@@ -24,6 +24,7 @@ from tcpvit.training.distributed import World
 from tcpvit.training.evaluation import autocast, evaluate
 from tcpvit.training.events import Events
 from tcpvit.training.export import export
+from tcpvit.training.gradients import gradient_norms
 from tcpvit.training.interrupt import Interruption
 from tcpvit.training.metrics import AnyMetrics
 from tcpvit.training.optim import Ema, build_optimizer, load_optimizer_tensors, lr_factor, optimizer_tensors, set_lr
@@ -123,6 +124,7 @@ class Trainer:
                 self.scaler.scale(part * world.size).backward()  # gradients are averaged over processes
             loss, hits = loss + part.detach(), hits + self.task.hits(logits.detach(), y)
         self.scaler.unscale_(self.optimizer)
+        self.note_gradients()
         norm = whole(clip_grad_norm_(self.model.parameters(), options.clip_norm or math.inf))
         sums = world.add_up(torch.stack([loss.double(), hits.double(), torch.full_like(hits.double(), len(images))]))
         numbers = torch.stack([*sums, norm.double(), weight.double()]).tolist()  # one wait for the GPU
@@ -164,6 +166,8 @@ class Trainer:
                 self.export("best")
         if self.world.is_main:
             self.run.write_metrics(state.history)
+            if state.gradients:
+                self.run.write_rows("gradients.csv", state.gradients)
             self.events.add(row)
         if state.epoch % recipe.checkpoints.every_epochs == 0 or self.finished:
             self.save()
@@ -242,6 +246,12 @@ class Trainer:
             "images_per_second": round(state.images_per_second, 1),
             "skipped": state.skipped,
         }
+
+    def note_gradients(self) -> None:
+        """Keep the norms of the gradient, not clipped yet, if it is time."""
+        state, every = self.state, self.recipe.evaluation.gradients
+        if every and state.step % every == 0:
+            state.gradients.append({"step": state.step + 1, **gradient_norms(self.model)})
 
     def note_best(self, value: float) -> bool:
         """Whether this is the best evaluation so far."""

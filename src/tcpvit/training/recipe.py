@@ -70,10 +70,11 @@ class ScheduleRecipe:
 
 @dataclass(frozen=True)
 class EvaluationRecipe:
-    """When the validation part is looked at, and when to give up."""
+    """When the validation part and the gradients are looked at, and when to give up."""
 
     every: int = 1  # epochs
     patience: int = 0  # stop after this many evaluations without a new best; 0: never
+    gradients: int = 0  # steps between two looks at the gradient's norm by slice; 0: off
 
 
 @dataclass(frozen=True)
@@ -126,6 +127,7 @@ class Recipe:
             ("schedule.warmup_epochs", 0, self.schedule.warmup_epochs),
             ("evaluation.every", 1, self.evaluation.every),
             ("evaluation.patience", 0, self.evaluation.patience),
+            ("evaluation.gradients", 0, self.evaluation.gradients),
             ("checkpoints.every_epochs", 1, self.checkpoints.every_epochs),
             ("checkpoints.every_steps", 0, self.checkpoints.every_steps),
             ("checkpoints.keep", 2, self.checkpoints.keep),

@@ -1,7 +1,7 @@
 """`runs/<name>/`: everything a run leaves behind, in one folder that one process at a time may write.
 
-config.yaml (a recipe), environment.json, data.json (which pictures), metrics.csv, tensorboard/, checkpoints/ (the whole
-state), best/ and last/ (models for `from_pretrained`), result.json.
+config.yaml (a recipe), environment.json, data.json (which pictures), metrics.csv, gradients.csv (if asked for),
+tensorboard/, checkpoints/ (the whole state), best/ and last/ (models for `from_pretrained`), result.json.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tcpvit.training.recipe import Recipe, load_recipe
 from tcpvit.training.state import Row
 
 CONFIG = "config.yaml"
-FILES = (CONFIG, "environment.json", "data.json", "metrics.csv", "result.json")
+FILES = (CONFIG, "environment.json", "data.json", "metrics.csv", "gradients.csv", "result.json")
 FOLDERS = ("checkpoints", "best", "last", "tensorboard", "figures")
 
 
@@ -87,12 +87,16 @@ class RunFolder:
 
     def write_metrics(self, history: list[Row]) -> None:
         """Write metrics.csv anew from the history, so that a resumed run has every epoch once."""
-        columns = list(dict.fromkeys(name for row in history for name in row))
+        self.write_rows("metrics.csv", history)
+
+    def write_rows(self, name: str, rows: list[Row]) -> None:
+        """Write a CSV file, whole or not at all."""
+        columns = list(dict.fromkeys(column for row in rows for column in row))
         text = io.StringIO()
         writer = csv.DictWriter(text, columns, lineterminator="\n")
         writer.writeheader()
-        writer.writerows(history)
-        self.write("metrics.csv", text.getvalue())
+        writer.writerows(rows)
+        self.write(name, text.getvalue())
 
     def note_session(self, device: torch.device, step: int, processes: int = 1) -> None:
         """Add this start or resumption to environment.json."""

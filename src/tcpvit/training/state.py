@@ -28,6 +28,7 @@ class State:
     best_epoch: int = 0
     stale: int = 0  # evaluations since then
     history: list[Row] = field(default_factory=list)
+    gradients: list[Row] = field(default_factory=list)  # their norms by slice, where the recipe asks for them
 
     def add(self, **amounts: float) -> None:
         """Add to the sums of the epoch under way."""
