@@ -2,6 +2,7 @@
 
 from tcpvit.layers.attention import Attention, TAttention
 from tcpvit.layers.block import Block, TBlock
+from tcpvit.layers.conv import MapCoupling, TConv2d, TubalConv2d
 from tcpvit.layers.coupling import CoupledTLinear, Coupling, shuffle_slices, t_linear
 from tcpvit.layers.drop import DropPath
 from tcpvit.layers.embed import PatchEmbed, TokenEmbedding, TPatchEmbed, patchify, patchify_slices
@@ -17,15 +18,18 @@ __all__ = [
     "Coupling",
     "DropPath",
     "HatTransform",
+    "MapCoupling",
     "Mlp",
     "PatchEmbed",
     "TAttention",
     "TBlock",
+    "TConv2d",
     "TLayerNorm",
     "TLinear",
     "TMlp",
     "TPatchEmbed",
     "TokenEmbedding",
+    "TubalConv2d",
     "TubalLinear",
     "mix_slices",
     "patchify",

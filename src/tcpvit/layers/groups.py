@@ -12,6 +12,7 @@ from typing import Any
 from torch import nn
 
 from tcpvit.algebra.transforms import LearnedTransform
+from tcpvit.layers.conv import MapCoupling, TConv2d
 from tcpvit.layers.embed import TokenEmbedding
 from tcpvit.layers.linear import TLinear, TubalLinear
 from tcpvit.layers.norm import TLayerNorm
@@ -26,7 +27,7 @@ def undecayed_names(model: nn.Module) -> set[str]:
     """
     names = {name for name, p in model.named_parameters() if p.ndim < 2}
     for prefix, module in model.named_modules():
-        if isinstance(module, TLayerNorm | TokenEmbedding | Windows | LearnedTransform):
+        if isinstance(module, TLayerNorm | TokenEmbedding | Windows | LearnedTransform | MapCoupling):
             small = {name for name, _ in module.named_parameters()}
         elif isinstance(module, TLinear):
             small = {name for name in ("bias_hat", "mix") if getattr(module, name, None) is not None}
@@ -48,6 +49,8 @@ def slice_weight_tubes(model: nn.Module) -> dict[str, int]:
             for name in ("weight_hat", "second_hat"):
                 if hasattr(module, name):
                     tubes[f"{prefix}.{name}" if prefix else name] = len(getattr(module, name))
+        elif isinstance(module, TConv2d):
+            tubes[f"{prefix}.weight_hat" if prefix else "weight_hat"] = module.tube
     return tubes
 
 

@@ -99,13 +99,16 @@ def _name_transform(options: Mapping[str, Any]) -> tuple[dict[str, Any], Transfo
 
 
 def twin_name(name: str) -> str:
-    """The Std twin of a TCP preset, and the other way round.
+    """The Std twin of a TCP preset, and the other way round; a TCP variant has the twin of the preset it varies.
 
-    >>> twin_name("tcp_vit_cifar")
-    'std_vit_cifar'
+    >>> twin_name("tcp_vit_cifar"), twin_name("tcp_vit_pet_full")
+    ('std_vit_cifar', 'std_vit_pet')
     """
     kind, _, rest = name.partition("_")
     twin = f"{'std' if kind == 'tcp' else 'tcp'}_{rest}"
-    if twin not in PRESETS:
+    found = twin
+    while kind == "tcp" and found not in PRESETS and "_" in found:
+        found = found.rpartition("_")[0]
+    if found not in PRESETS:
         raise ValueError(f"{name!r} has no twin {twin!r}{nearest(twin, list_models())}")
-    return twin
+    return found

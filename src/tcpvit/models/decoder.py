@@ -1,0 +1,209 @@
+"""The decoder of a segmenter (paper, Section 5.2): feature maps to one logit for each class and pixel.
+
+Four stages of [3×3 convolution, BatchNorm, ReLU], each at twice the size of the one before until the picture's own is
+reached, then a 1×1 convolution to the classes. The paper gives the decoder's size alone, 295,906 parameters; that the
+convolutions come before the enlargements (16, 32, 64, 128 pixels) is our inference, and halves the work.
+
+The decoder is dense (`kind="std"`) or made of c-products (`kind="tcp"`): it enters the hat domain once, and its last
+1×1 convolution, which reads all slices, holds the way back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from tcpvit.algebra.checks import nearest
+from tcpvit.layers.conv import MapCoupling, TConv2d, enter_maps, init_conv_, mix_maps
+from tcpvit.layers.coupling import Coupling
+from tcpvit.layers.mlp import ACTIVATION_DOMAINS
+from tcpvit.layers.transform import STORED, HatTransform, attach_transform
+from tcpvit.models.config import KINDS, check_keys
+
+
+@dataclass(frozen=True)
+class DecoderConfig:
+    """A dense decoder (`kind="std"`) or one of c-products (`kind="tcp"`), by the channels of its stages."""
+
+    kind: str = "std"
+    channels: tuple[int, ...] = (96, 64, 64, 64)
+    # From here on TCP only.
+    tube: int | None = None  # C, which divides all channels; None: the backbone's
+    transform: str = "dct"
+    # BatchNorm and ReLU act on the hat slices, which costs no transforms, or between Φ⁻¹ and Φ, where the slices meet.
+    activation_domain: str = "transform"
+    coupling: tuple[str, ...] = ()  # mix, mix:rotation, shuffle: of what enters each convolution
+
+    def __post_init__(self) -> None:
+        for name, value, known in (
+            ("kind", self.kind, KINDS),
+            ("activation_domain", self.activation_domain, ACTIVATION_DOMAINS),
+        ):
+            if value not in known:
+                raise ValueError(f"decoder.{name}={value!r} is unknown{nearest(value, known)}")
+        object.__setattr__(self, "channels", tuple(self.channels))
+        if not self.channels or min(self.channels) < 1:
+            raise ValueError(f"decoder.channels are one or more positive numbers, got {self.channels}")
+        object.__setattr__(self, "coupling", _words(self.coupling))
+        coupling = Coupling.parse(self.coupling)
+        if coupling.low_rank or coupling.partial:
+            raise ValueError(f"a decoder is coupled by mix and shuffle, got {'+'.join(self.coupling)}")
+        if self.transform in STORED:
+            raise ValueError(f"decoder.transform is one that its name determines, as 'dct', got {self.transform!r}")
+        if self.kind == "std":
+            self._check_std()
+
+    def _check_std(self) -> None:
+        defaults = {f.name: f.default for f in fields(self)}
+        for name in ("tube", "transform", "activation_domain", "coupling"):
+            if getattr(self, name) != defaults[name]:
+                raise ValueError(f"decoder.{name} is an option of TCP decoders; add decoder.kind=tcp, or leave it out")
+
+    def check_tube(self, in_channels: int, tube: int) -> None:
+        """The tube divides every number of channels."""
+        for channels in (in_channels, *self.channels):
+            if self.kind == "tcp" and (tube < 1 or channels % tube):
+                raise ValueError(
+                    f"the decoder's tube {tube} does not divide its {channels} channels; take multiples of {tube}"
+                )
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
+
+    @classmethod
+    def from_dict(cls, options: Mapping[str, Any]) -> DecoderConfig:
+        """From JSON; an unknown key is an error that names the nearest one."""
+        check_keys(options, cls)
+        return cls(**options)
+
+
+class Decoder(nn.Module):
+    """Feature maps (B, D, h, w) -> logits (B, classes, H, W), of any larger size.
+
+    >>> import torch
+    >>> decoder = Decoder(DecoderConfig(), in_channels=192, num_classes=2)
+    >>> decoder(torch.randn(1, 192, 16, 16), (128, 128)).shape, sum(p.numel() for p in decoder.parameters())
+    (torch.Size([1, 2, 128, 128]), 295906)
+    """
+
+    def __init__(self, config: DecoderConfig, in_channels: int, num_classes: int, tube: int = 1):
+        super().__init__()
+        self.config, self.tube = config, tube
+        config.check_tube(in_channels, tube)
+        widths = (in_channels, *config.channels)
+        pairs = list(pairwise(widths))
+        if config.kind == "std":
+            self.transform: HatTransform | None = None
+            self.stages = nn.ModuleList(Stage(a, b) for a, b in pairs)
+        else:
+            self.transform = HatTransform(config.transform, tube)
+            self.stages = nn.ModuleList(TStage(a, b, self.transform, config) for a, b in pairs)
+        self.head = nn.Conv2d(widths[-1], num_classes, 1)
+        init_conv_(self.head.weight, self.head.bias)
+
+    def forward(self, maps: Tensor, size: tuple[int, int]) -> Tensor:
+        """(B, D, h, w) -> (B, classes, *size)."""
+        x = maps.contiguous(memory_format=torch.channels_last)  # twice as fast on a CPU, and all stages keep it
+        x = x if self.transform is None else enter_maps(self.transform, x)
+        for i, stage in enumerate(self.stages):
+            x = stage(x, doubled(x, size) if i else None)
+        return resize(
+            self.head(x), size
+        )  # in vain for the paper's sizes; logits are enlarged as their features would be
+
+    def fuse_(self) -> None:
+        """Fold every BatchNorm into its convolution, for inference: the same function in fewer passes."""
+        for stage in self.stages:
+            stage.fuse_()  # type: ignore[operator]
+
+
+class Stage(nn.Module):
+    """Enlarge, 3×3 convolution, BatchNorm, ReLU: (B, in, h, w) -> (B, out, H, W)."""
+
+    def __init__(self, in_channels: int, out_channels: int):
+        super().__init__()
+        self.conv = nn.Conv2d(in_channels, out_channels, 3, padding=1)
+        init_conv_(self.conv.weight, self.conv.bias)
+        self.norm: nn.Module = nn.BatchNorm2d(out_channels)
+
+    def forward(self, x: Tensor, size: tuple[int, int] | None = None) -> Tensor:
+        """(B, in, h, w) -> (B, out, *size)."""
+        return F.relu(self.norm(self.conv(resize(x, size))))
+
+    def fuse_(self) -> None:
+        """Fold the BatchNorm into the convolution."""
+        if isinstance(self.norm, nn.BatchNorm2d):
+            _fold(self.conv.weight, self.conv.bias, self.norm)
+            self.norm = nn.Identity()
+
+
+class TStage(nn.Module):
+    """The same by c-products, hat slices end to end: (B, C·d_in, h, w) -> (B, C·d_out, H, W).
+
+    With `activation_domain="spatial"` it gives spatial slices to the head, and takes those of the stage before.
+    """
+
+    transform: HatTransform
+
+    def __init__(self, in_channels: int, out_channels: int, transform: HatTransform, config: DecoderConfig):
+        super().__init__()
+        tube, coupling = transform.tube, Coupling.parse(config.coupling)
+        attach_transform(self, transform, tube)
+        self.spatial = config.activation_domain == "spatial"
+        self.couple = MapCoupling(tube, coupling) if coupling != Coupling() else nn.Identity()
+        self.conv = TConv2d(in_channels // tube, out_channels // tube, 3, tube, padding=1)
+        self.norm: nn.Module = nn.BatchNorm2d(out_channels)
+
+    def forward(self, x: Tensor, size: tuple[int, int] | None = None) -> Tensor:
+        """(B, C·d_in, h, w) -> (B, C·d_out, *size)."""
+        if self.spatial and size is not None:  # the first stage is given hat slices
+            x = mix_maps(self.transform.matrices()[0], x)
+        y = self.conv(resize(self.couple(x), size))  # slices are coupled before they are enlarged: it is less to couple
+        return F.relu(self.norm(mix_maps(self.transform.matrices()[1], y) if self.spatial else y))
+
+    def fuse_(self) -> None:
+        """Fold the BatchNorm into the convolution, unless a transform stands between them."""
+        if isinstance(self.norm, nn.BatchNorm2d) and not self.spatial:
+            _fold(self.conv.weight_hat, self.conv.bias_hat, self.norm)
+            self.norm = nn.Identity()
+
+
+def doubled(x: Tensor, full: tuple[int, int]) -> tuple[int, int]:
+    """Twice the size of maps (B, D, h, w), at most `full`.
+
+    >>> import torch
+    >>> doubled(torch.zeros(1, 4, 5, 9), (40, 16))
+    (10, 16)
+    """
+    return min(2 * x.shape[2], full[0]), min(2 * x.shape[3], full[1])
+
+
+def resize(x: Tensor, size: tuple[int, int] | None) -> Tensor:
+    """Maps (B, D, h, w) at `size`, bilinearly; as they are if that is their size."""
+    if size is None or x.shape[-2:] == size:
+        return x
+    return F.interpolate(x, size, mode="bilinear", align_corners=False)
+
+
+@torch.no_grad()
+def _fold(weight: Tensor, bias: Tensor | None, norm: nn.BatchNorm2d) -> None:
+    assert bias is not None
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
+    scale = norm.weight / torch.sqrt(norm.running_var + norm.eps)
+    weight *= scale.view(-1, 1, 1, 1)
+    bias.copy_((bias - norm.running_mean) * scale + norm.bias)
+
+
+def _words(coupling: Any) -> tuple[str, ...]:
+    """A coupling as strings, however it was written."""
+    if coupling is None or coupling in ("", "none"):
+        return ()
+    return tuple(coupling.split("+")) if isinstance(coupling, str) else tuple(coupling)

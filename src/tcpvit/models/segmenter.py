@@ -1,0 +1,164 @@
+"""Segmenters (paper, Section 5.2): an encoder that gives feature maps, and a decoder that labels every pixel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from tcpvit.algebra.transforms import Transform
+from tcpvit.layers.groups import undecayed_names
+from tcpvit.models.config import ViTConfig, check_keys
+from tcpvit.models.decoder import Decoder, DecoderConfig
+from tcpvit.models.pretrained import Pretrained
+from tcpvit.models.vit import VisionTransformer
+
+
+DENSE = DecoderConfig()  # the paper's
+
+
+@dataclass(frozen=True)
+class SegmenterConfig:
+    """A ViT and a decoder.
+
+    >>> backbone = ViTConfig(kind="tcp", img_size=128, patch_size=8, num_classes=0)
+    >>> SegmenterConfig(backbone, DecoderConfig("tcp", channels=(96, 66))).tube_length
+    3
+    """
+
+    backbone: ViTConfig
+    decoder: DecoderConfig = DENSE
+    num_classes: int = 2
+
+    def __post_init__(self) -> None:
+        if self.num_classes < 1:
+            raise ValueError(f"a segmenter has at least 1 class, got num_classes={self.num_classes}")
+        if self.backbone.num_classes:
+            raise ValueError(f"the backbone of a segmenter has num_classes=0, got {self.backbone.num_classes}")
+        self.decoder.check_tube(self.backbone.width, self.decoder_tube)
+
+    @property
+    def decoder_tube(self) -> int:
+        """The tube of the decoder: its own, the backbone's, or else the image's channels."""
+        return self.decoder.tube or (self.tube_length if self.kind == "tcp" else self.in_chans)
+
+    @property
+    def kind(self) -> str:
+        """That of the backbone: std or tcp."""
+        return self.backbone.kind
+
+    @property
+    def in_chans(self) -> int:
+        """Channels of the images."""
+        return self.backbone.in_chans
+
+    @property
+    def image_shape(self) -> tuple[int, int]:
+        """(height, width) of the images it is built for; it takes any other."""
+        return self.backbone.image_shape
+
+    @property
+    def tube_length(self) -> int:
+        """The tube of the backbone."""
+        return self.backbone.tube_length
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return {
+            "backbone": self.backbone.to_dict(),
+            "decoder": self.decoder.to_dict(),
+            "num_classes": self.num_classes,
+        }
+
+    @classmethod
+    def from_dict(cls, options: Mapping[str, Any]) -> SegmenterConfig:
+        """From JSON; an unknown key is an error that names the nearest one."""
+        check_keys(options, cls)
+        parts: dict[str, Any] = {"backbone": ViTConfig, "decoder": DecoderConfig}
+        return cls(**{key: parts[key].from_dict(value) if key in parts else value for key, value in options.items()})
+
+
+class EncoderDecoder(nn.Module):
+    """Any encoder and a decoder: images (B, C, H, W) -> logits (B, classes, H, W).
+
+    The encoder gives feature maps (B, D, h, w), or a list of them of which the last is taken, as timm's `features_only`
+    models do; a model with timm's `forward_intermediates`, as a VisionTransformer, is asked for its last maps. Images
+    are padded to a multiple of `multiple` on the right and below, and the logits are cropped back.
+
+    >>> import torch
+    >>> encoder = nn.Conv2d(3, 8, 4, stride=4)
+    >>> decoder = Decoder(DecoderConfig(channels=(6, 6)), in_channels=8, num_classes=5)
+    >>> model = EncoderDecoder(encoder, decoder, multiple=4)
+    >>> model(torch.randn(2, 3, 21, 30)).shape
+    torch.Size([2, 5, 21, 30])
+    """
+
+    backbone: Any
+
+    def __init__(self, backbone: nn.Module, decoder: Decoder, multiple: int = 1):
+        super().__init__()
+        self.backbone, self.decoder, self.multiple = backbone, decoder, multiple
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(B, C, H, W) -> logits (B, classes, H, W)."""
+        height, width = images.shape[-2:]
+        padded = pad_to_multiple(images, self.multiple)
+        logits = self.decoder(self.forward_features(padded), tuple(padded.shape[-2:]))
+        return logits[..., :height, :width]
+
+    def forward_features(self, images: Tensor) -> Tensor:
+        """Images whose size is a multiple of `multiple` -> the last feature maps (B, D, h, w)."""
+        if hasattr(self.backbone, "forward_intermediates"):
+            maps = self.backbone.forward_intermediates(images, 1, norm=True, intermediates_only=True)
+        else:
+            maps = self.backbone(images)
+        return maps if isinstance(maps, Tensor) else maps[-1]
+
+    def fuse_(self) -> EncoderDecoder:
+        """Fold the decoder's BatchNorms into its convolutions, for inference alone."""
+        self.decoder.fuse_()
+        return self.eval()
+
+
+class Segmenter(Pretrained, EncoderDecoder):
+    """A ViT with a decoder, as its config says; `transform` gives the backbone one that no name determines.
+
+    >>> from tcpvit.models import create_model
+    >>> model = create_model("tcp_vit_pet")
+    >>> sum(p.numel() for p in model.parameters())
+    751586
+    """
+
+    config_class = SegmenterConfig
+
+    def __init__(self, config: SegmenterConfig, transform: Transform | Tensor | None = None):
+        backbone = VisionTransformer(config.backbone, transform)
+        decoder = Decoder(config.decoder, config.backbone.width, config.num_classes, config.decoder_tube)
+        super().__init__(backbone, decoder, multiple=config.backbone.patch_size)
+        self.config, self.num_classes = config, config.num_classes
+
+    def reset_classifier(self, num_classes: int) -> None:
+        """A new last layer for `num_classes`."""
+        self.config, self.num_classes = replace(self.config, num_classes=num_classes), num_classes
+        old = self.decoder.head
+        new = Decoder(self.config.decoder, self.config.backbone.width, num_classes, self.config.decoder_tube).head
+        self.decoder.head = new.to(old.weight.device, old.weight.dtype)
+
+    def no_weight_decay(self) -> set[str]:
+        """Names of the parameters that weight decay should leave alone."""
+        return undecayed_names(self)
+
+
+def pad_to_multiple(images: Tensor, multiple: int) -> Tensor:
+    """Images (B, C, H, W) whose sides are multiples of `multiple`: the last row and column are repeated.
+
+    >>> import torch
+    >>> pad_to_multiple(torch.zeros(1, 3, 100, 128), 8).shape
+    torch.Size([1, 3, 104, 128])
+    """
+    height, width = images.shape[-2:]
+    below, right = -height % multiple, -width % multiple
+    return F.pad(images, (0, right, 0, below), mode="replicate") if below or right else images
