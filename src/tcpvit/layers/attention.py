@@ -94,10 +94,10 @@ class TAttention(nn.Module):
         self.attn_drop = attn_drop
         self.proj_drop = nn.Dropout(proj_drop)
 
-    def forward(self, x_hat: Tensor) -> Tensor:
-        """(C, B, N, d) -> (C, B, N, d)."""
+    def forward(self, x_hat: Tensor, mask: Tensor | None = None) -> Tensor:
+        """(C, B, N, d) -> (C, B, N, d); `mask` as in `attend`."""
         dropout = self.attn_drop if self.training else 0.0
-        o_hat = attend(self.qkv(x_hat), self.num_heads, joint=self.joint, dropout=dropout)
+        o_hat = attend(self.qkv(x_hat), self.num_heads, joint=self.joint, dropout=dropout, mask=mask)
         if self.shuffle:
             o_hat = shuffle_slices(o_hat)
         return self.proj_drop(self.proj(o_hat))
@@ -109,18 +109,24 @@ class TAttention(nn.Module):
         return maps if self.joint else maps.unflatten(0, (self.tube, -1))
 
 
-def attend(qkv: Tensor, num_heads: int, *, joint: bool = False, dropout: float = 0.0) -> Tensor:
+def attend(
+    qkv: Tensor, num_heads: int, *, joint: bool = False, dropout: float = 0.0, mask: Tensor | None = None
+) -> Tensor:
     """softmax(q kᵀ / √width) v for all heads of all slices at once: (C, B, N, 3·H·d_h) -> (C, B, N, H·d_h).
 
-    The width of a head is d_h, or C·d_h for joint attention. Small heads on a CPU go to a kernel of our own.
+    The width of a head is d_h, or C·d_h for joint attention. Small heads on a CPU go to a kernel of our own. A mask,
+    (B or 1, 1, N or 1, N), serves all heads and slices: True may be looked at, or numbers are added to the scores.
 
     >>> attend(torch.randn(3, 2, 5, 3 * 16), num_heads=4).shape
     torch.Size([3, 2, 5, 16])
     """
-    if not dropout and kernel.is_fit(qkv, num_heads, joint):
+    if not dropout and mask is None and kernel.is_fit(qkv, num_heads, joint):
         return kernel.packed_attention(qkv, num_heads, joint)[0]
     q, k, v = split_heads(qkv, num_heads, joint=joint)
-    o = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout)  # its scale is 1/√width
+    if mask is not None:
+        mask = mask if mask.dtype == torch.bool else mask.to(q.dtype)
+        mask = mask if joint or len(mask) == 1 else mask.repeat(len(qkv), 1, 1, 1)  # (C·B, 1, N, N)
+    o = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)  # its scale is 1/√width
     if joint:
         o = o.unflatten(-1, (len(qkv), -1)).permute(3, 0, 2, 1, 4)  # (C, B, N, H, d_h)
     else:

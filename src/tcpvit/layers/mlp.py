@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -36,7 +38,8 @@ class TMlp(nn.Module):
     """t-FFN in the hat domain, slices first: (C, ..., d) -> (C, ..., d).
 
     GELU acts on the hat slices (`activation_domain="transform"`, the paper's experiments) or on the spatial tensor
-    (`"spatial"`, the paper's definition, which lets the slices meet at no parameter cost).
+    (`"spatial"`, the paper's definition, which lets the slices meet at no parameter cost). `activation` may be another
+    function of single numbers.
 
     >>> import torch
     >>> TMlp(16, 64, tube=3, activation_domain="spatial")(torch.randn(3, 2, 65, 16)).shape
@@ -67,6 +70,7 @@ class TMlp(nn.Module):
         self.shuffle = coupling.shuffle
         self.fc1 = t_linear(d, hidden, tube, self.transform, coupling=coupling)
         self.fc2 = t_linear(hidden, d, tube, self.transform, coupling=coupling)
+        self.activation: Callable[[Tensor], Tensor] = F.gelu
         self.drop = nn.Dropout(drop)
 
     def forward(self, x_hat: Tensor) -> Tensor:
@@ -78,5 +82,5 @@ class TMlp(nn.Module):
 
     def _activate(self, h_hat: Tensor) -> Tensor:
         if not self.spatial:
-            return F.gelu(h_hat)
-        return self.transform.to_hat(F.gelu(self.transform.to_spatial(h_hat)))
+            return self.activation(h_hat)
+        return self.transform.to_hat(self.activation(self.transform.to_spatial(h_hat)))

@@ -122,7 +122,7 @@ class TWindowAttention(TAttention):
         super().__init__(d, num_heads, tube, *args, **options)
         self.windows = Windows(grid, window, shift, num_heads if self.joint else tube * num_heads)
 
-    def forward(self, x_hat: Tensor) -> Tensor:
+    def forward(self, x_hat: Tensor) -> Tensor:  # type: ignore[override]  # the windows have their own mask
         """(C, B, H, W, d) -> (C, B, H, W, d)."""
         qkv = self.qkv(self.windows.enter(x_hat))
         dropout = self.attn_drop if self.training else 0.0

@@ -125,7 +125,8 @@ class SwinConfig:
     def from_dict(cls, options: Mapping[str, Any]) -> SwinConfig:
         """From JSON; an unknown key is an error that names the nearest one."""
         check_keys(options, cls)
-        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in options.items()})
+        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}
+        return cls(**values)
 
 
 class Stage(nn.Module):

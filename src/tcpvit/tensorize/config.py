@@ -16,6 +16,9 @@ Init = Literal["project", "fresh"]
 Convs = Literal["none", "pointwise", "patch", "all"]
 Arrange = Literal["none", "inside", "all"]
 Mode = Literal["drop_in", "encoder"]
+Attention = Literal["slice", "joint"]
+ActivationDomain = Literal["transform", "spatial"]
+Norm = Literal["slice", "token"]
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,9 @@ class TensorizeConfig:
             `forward_features` then has its features in another order, or "none".
         strict: a layer that cannot be converted because of its width is an error.
         mode: "drop_in" replaces layer by layer; "encoder" takes the whole encoder into the hat domain.
+        attention: in encoder mode, "slice" gives every slice H/C heads, "joint" lets the slices share their maps.
+        activation_domain: in encoder mode, where the MLP's activation acts: on hat slices, or on "spatial" features.
+        norm: in encoder mode, "slice" norms every slice by itself, "token" all of them together, as the model did.
     """
 
     tube: int = 3
@@ -52,12 +58,15 @@ class TensorizeConfig:
     arrange: Arrange = "inside"
     strict: bool = False
     mode: Mode = "drop_in"
+    attention: Attention = "slice"
+    activation_domain: ActivationDomain = "transform"
+    norm: Norm = "slice"
 
     def __post_init__(self) -> None:
         if not isinstance(self.tube, int) or self.tube < 2:
             raise ValueError(f"the tube is a whole number of at least 2, got {self.tube!r}")
         hints = get_type_hints(type(self))
-        for name in ("init", "convs", "arrange", "mode"):
+        for name in ("init", "convs", "arrange", "mode", "attention", "activation_domain", "norm"):
             known = get_args(hints[name])
             if getattr(self, name) not in known:
                 raise ValueError(f"{name} is one of {', '.join(known)}, got {getattr(self, name)!r}")
