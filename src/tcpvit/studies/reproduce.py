@@ -13,7 +13,10 @@ from tcpvit.studies.study import Places, Planned, Study, choose, work
 from tcpvit.tables import Table, show
 from tcpvit.training.progress import reporter
 
-STUDIES = {"classification": "tcpvit.studies.classification:STUDY"}
+STUDIES = {
+    "classification": "tcpvit.studies.classification:STUDY",
+    "segmentation": "tcpvit.studies.segmentation:STUDY",
+}
 
 
 def reproduce(
@@ -40,7 +43,7 @@ def reproduce(
     times at once: each process takes runs that no other has.
 
     Args:
-        study: classification.
+        study: classification or segmentation.
         only: a run or a part of the study, wildcards allowed, as "gap-*"; may be repeated. See --plan.
         seeds: how many seeds of each, from 0 on, instead of the plan's own.
         epochs: train so long instead of as planned; such runs are kept apart.
@@ -60,6 +63,7 @@ def reproduce(
         tcpvit reproduce classification --only gap
         tcpvit reproduce classification --only paper --seeds 1
         tcpvit reproduce classification --only gap-joint-0 --epochs 1
+        tcpvit reproduce segmentation --only whole --only subset
         tcpvit reproduce classification --pages-only
     """
     its = find_study(study)

@@ -1,0 +1,53 @@
+"""Numbers over seeds: mean, deviation, and an interval that says how far chance alone may reach."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean, stdev
+
+# The 97.5 % quantiles of Student's t with 1, 2, ... degrees of freedom: seeds are few, and scipy is an extra.
+STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
+
+
+def interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """The 95 % interval of the mean of 2 to 10 values, by Student's t; None for one value.
+
+    >>> [round(end, 2) for end in interval([80.0, 81.0, 82.0])]
+    [78.52, 83.48]
+    """
+    number = len(values)
+    if not 1 <= number <= len(STUDENT) + 1:
+        raise ValueError(f"an interval is of 1 to {len(STUDENT) + 1} values, got {number}")
+    if number == 1:
+        return None
+    half = STUDENT[number - 2] * stdev(values) / number**0.5
+    return fmean(values) - half, fmean(values) + half
+
+
+def spread(values: Sequence[float], digits: int = 1) -> str:
+    """The mean with the deviation over the seeds, if there are several.
+
+    >>> spread([80.04]), spread([80.0, 81.0, 82.0])
+    ('80.0', '81.0 ± 1.0')
+    """
+    beside = f" ± {stdev(values):.{digits}f}" if len(values) > 1 else ""
+    return f"{fmean(values):.{digits}f}{beside}"
+
+
+def signed(value: float, digits: int = 1) -> str:
+    """With its sign, the minus as wide as the plus; none for what is written as zero.
+
+    >>> signed(-1.04), signed(0.5), signed(-0.001)
+    ('−1.0', '+0.5', '0.0')
+    """
+    text = f"{value:+.{digits}f}"
+    return text.replace("-", "−") if text.strip("+-0.") else text[1:]
+
+
+def between(ends: tuple[float, float] | None) -> str:
+    """An interval as people write it; a dash for none.
+
+    >>> between((-0.46, 1.0)), between(None)
+    ('[−0.5, +1.0]', '–')
+    """
+    return "–" if ends is None else f"[{signed(ends[0])}, {signed(ends[1])}]"

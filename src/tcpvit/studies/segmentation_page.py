@@ -1,0 +1,147 @@
+"""The page of the segmentation study: a template, filled from the records; what is missing was not run here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+from string import Template
+from typing import Any
+
+from tcpvit.figures.efficiency import compression_cost
+from tcpvit.studies import segmentation_tables as tables
+from tcpvit.studies.segmentation_figures import PAIR, SHOWN, draw_all
+from tcpvit.studies.study import Places, Record
+from tcpvit.tables import Table, as_text, render
+from tcpvit.training.checkpoint import write_atomically
+
+TEMPLATE = Path(__file__).with_name("segmentation.md")
+GROUPS = {"whole": "All training pictures", "subset": "The subset", "augmented": "The subset, augmented"}
+CAPTIONS = {
+    "seg_params": "Parameters: (a) in all, (b) stacked by component, (c) component by component (fig:seg_params).",
+    "seg_curves": "Training loss, validation loss and validation mIoU against the epoch (fig:seg_curves).",
+    "seg_confusion": "Confusion matrices of the validation pixels, rows in per cent of the truth (fig:seg_confusion).",
+    "seg_visual": f"{SHOWN} validation pictures at even distances in the list, not chosen by result: input, truth, and "
+    "what both models find, with the mIoU of the picture (fig:seg_visual).",
+    "seg_errors": "Errors on the same pictures: light green is right, dark red wrong, grey ignored (fig:seg_errors).",
+    "seg_efficiency": "Parameters against mIoU, all training pictures (fig:seg_efficiency).",
+    "seg_efficiency_subset": "Parameters against mIoU on the subset, mean and deviation over the seeds.",
+}
+
+
+def write(places: Places) -> list[Path]:
+    """Write the figures and the page."""
+    records = places.records()
+    page = places.pages / "segmentation.md"
+    written = draw_all(places, records)
+    write_atomically(page, text(records, places.pages).encode())
+    return [page, *written]
+
+
+def text(records: Sequence[Record], pages: Path) -> str:
+    """The whole page; figures are shown if they lie in `pages`."""
+    runs = {group: tables.runs_of(records, group) for group in GROUPS}
+    slots = {
+        "budget": _budget(records),
+        "parameters": _markdown(tables.parameter_table()),
+        "models": _models(),
+        "performance": _performance(runs["whole"]),
+        "subset": _seeds("subset", runs["subset"]),
+        "augmented": _seeds("augmented", runs["augmented"]),
+        "goals": _markdown(tables.goals_table(*runs.values())),
+        "runs": _markdown(tables.runs_table(records)) if records else "Nothing was run here yet.",
+        "commands": _commands(records),
+        **{f"figure_{name}": _figure(name, pages) for name in CAPTIONS},
+    }
+    return Template(TEMPLATE.read_text(encoding="utf-8")).substitute(slots)
+
+
+def _budget(records: Sequence[Record]) -> str:
+    """How much was trained, against the paper's schedule."""
+    lines = [f"**The budget.** The paper trains for {tables.PAPER_EPOCHS} epochs. Here:", ""]
+    for group, label in GROUPS.items():
+        found = [record for record in records if record["group"] == group]
+        if not found:
+            lines.append(f"- {label}: not run here.")
+            continue
+        epochs, pictures = (_listed([record[key] for record in found]) for key in ("epochs", "train_images"))
+        seeds = len({record["seed"] for record in found})
+        lines.append(
+            f"- {label}: {epochs} epochs, {pictures} training and {found[0]['test_images']:,} validation pictures, "
+            f"{seeds} seed{'s' * (seeds > 1)}."
+        )
+    if any(record["epochs"] < tables.PAPER_EPOCHS for record in records):
+        lines += [
+            "",
+            "With fewer epochs than the paper's, our numbers can be compared with each other, not with its own.",
+        ]
+    return "\n".join(lines)
+
+
+def _models() -> str:
+    """What our own models change, read off their configs."""
+    lines = []
+    for name in ("plus", "full"):
+        changed = ", ".join(f"`{key}` = {value}" for key, value in tables.changed_options(name).items())
+        lines.append(f"- **{tables.LABELS[name]}** (`{tables.PRESETS[name]}`) is the paper's TCP-ViT with {changed}.")
+    return "\n".join(lines)
+
+
+def _performance(runs: tables.Runs) -> str:
+    if not any(runs[name] for name in PAIR):
+        return _not_run("whole")
+    table = tables.performance_table(runs)
+    found = tables.differences(runs, "tcp")
+    if found:
+        points = [(runs[name][0]["parameters"], tables.percents(runs[name], "miou")) for name in PAIR]
+        paper = [(tables.PAPER_PARAMETERS["total"][i], [tables.PAPER["miou"][i]]) for i in range(2)]
+        ours, theirs = (f"{compression_cost(*pair):.3f}".replace("-", "−") for pair in (points, paper))
+        side = "below" if fmean(found) < 0 else "above"
+        table.notes.append(
+            f"TCP-ViT ends {abs(fmean(found)):.2f} points {side} Std-ViT in mIoU, with "
+            f"{points[1][0] / points[0][0]:.3f} of its parameters: η = {ours} (paper: {theirs})."
+        )
+    return _markdown(table)
+
+
+def _seeds(group: str, runs: tables.Runs) -> str:
+    if not any(runs.values()):
+        return _not_run(group)
+    return _markdown(tables.seeds_table(f"seg_{group}", GROUPS[group], runs))
+
+
+def _figure(name: str, pages: Path) -> str:
+    if not (pages / f"{name}.png").is_file():
+        return f"*Not drawn, for its runs are not here: {CAPTIONS[name]}*"
+    return f"![{CAPTIONS[name]}]({name}.png)\n\n*{CAPTIONS[name]}* [SVG]({name}.svg)"
+
+
+def _commands(records: Sequence[Record]) -> str:
+    threads, versions = (_listed([record[key] for record in records]) for key in ("threads", "torch"))
+    where = f"Threads of a run: {threads}; torch {versions}.\n\n" if records else ""
+    return (
+        f"{where}Every record has its command, seed, commit, curve and confusion matrix. To run it again:\n\n"
+        "```console\n"
+        "$ tcpvit data download oxford-pet\n"
+        "$ tcpvit reproduce segmentation --plan\n"
+        "$ tcpvit reproduce segmentation --only whole\n"
+        "$ tcpvit reproduce segmentation --only whole --epochs 150   # the paper's own schedule\n"
+        "```"
+    )
+
+
+def _not_run(group: str) -> str:
+    return f"Not run here: `tcpvit reproduce segmentation --only {group}` does it."
+
+
+def _listed(values: Sequence[Any]) -> str:
+    """Each value once.
+
+    >>> _listed([5879, 2000, 2000])
+    '2,000 or 5,879'
+    """
+    return " or ".join(map(as_text, sorted(set(values))))
+
+
+def _markdown(table: Table) -> str:
+    return render([table], "markdown")

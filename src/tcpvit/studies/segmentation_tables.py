@@ -1,0 +1,224 @@
+"""Tables of the segmentation study from its records, beside the paper's tab:seg_params and tab:seg_performance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from functools import cache
+from statistics import fmean
+
+from tcpvit.analysis import count_parameters
+from tcpvit.models import create_model, model_config
+from tcpvit.studies.intervals import between, interval, signed, spread
+from tcpvit.studies.study import Record
+from tcpvit.tables import Ratio, Table, Written
+from tcpvit.training.progress import duration
+
+PRESETS = {"std": "std_vit_pet", "tcp": "tcp_vit_pet", "plus": "tcp_vit_pet_plus", "full": "tcp_vit_pet_full"}
+LABELS = {"std": "Std-ViT", "tcp": "TCP-ViT", "plus": "TCP-ViT+", "full": "TCP-ViT full"}
+NOT_RUN = Written("not run here")
+
+# tab:seg_params of the paper: Std-ViT, TCP-ViT.
+PAPER_PARAMETERS = {
+    "total": (1_570_978, 751_586),
+    "backbone": (1_275_072, 455_680),
+    "encoder": (1_188_480, 402_048),
+    "embeddings and tokens": (86_592, 53_632),
+    "decoder": (295_906, 295_906),
+}
+LEVELS = {"total": 0, "backbone": 1, "encoder": 2, "embeddings and tokens": 2, "decoder": 1}
+
+# tab:seg_performance of the paper: Std-ViT, TCP-ViT; its "Background" is our pet, its "Foreground" our background.
+PAPER_EPOCHS = 150
+PAPER = {
+    "miou": (87.8, 86.8),
+    "mdice": (93.5, 92.9),
+    "pixel_accuracy": (94.2, 93.6),
+    "iou_background": (91.7, 90.9),
+    "iou_pet": (84.0, 82.7),
+    "dice_background": (95.7, 95.2),
+    "dice_pet": (91.3, 90.5),
+}
+METRICS = {
+    "miou": "mIoU",
+    "mdice": "mDice",
+    "pixel_accuracy": "pixel accuracy",
+    "iou_background": "IoU: background (the paper's \u201cForeground\u201d row)",
+    "iou_pet": "IoU: pet (the paper's \u201cBackground\u201d row)",
+    "dice_background": "Dice: background (the paper's \u201cForeground\u201d row)",
+    "dice_pet": "Dice: pet (the paper's \u201cBackground\u201d row)",
+    "image_miou": "mIoU by picture, mean",
+    "boundary_iou": "boundary IoU, mean of both classes",
+}
+
+Runs = dict[str, list[Record]]  # of each model, by seed
+
+
+def runs_of(records: Iterable[Record], group: str) -> Runs:
+    """The records of a part of the study by model; models that were not run have none."""
+    found: Runs = {name: [] for name in LABELS}
+    for record in sorted(records, key=lambda record: record["seed"]):
+        if record["group"] == group:
+            found[record["name"]].append(record)
+    return found
+
+
+def percents(runs: Iterable[Record], metric: str) -> list[float]:
+    """A metric of each run, in per cent."""
+    return [100 * run[metric] for run in runs]
+
+
+def differences(runs: Runs, name: str, metric: str = "miou", reference: str = "std") -> list[float]:
+    """A model minus the reference in points, seed by seed, where both were run."""
+    before = {run["seed"]: run[metric] for run in runs[reference]}
+    return [100 * (run[metric] - before[run["seed"]]) for run in runs[name] if run["seed"] in before]
+
+
+@cache
+def components(name: str) -> dict[str, int]:
+    """The parameters of a model by the rows of tab:seg_params.
+
+    >>> components("tcp")["encoder"]
+    402048
+    """
+    model = create_model(PRESETS[name])
+    backbone, decoder = count_parameters(model.backbone), int(count_parameters(model.decoder))
+    embeddings = sum(backbone.components[part] for part in ("patch_embed", "cls_token", "pos_embed"))
+    return {
+        "total": int(backbone) + decoder,
+        "backbone": int(backbone),
+        "encoder": int(backbone) - embeddings,
+        "embeddings and tokens": embeddings,
+        "decoder": decoder,
+    }
+
+
+def changed_options(name: str, reference: str = "tcp") -> dict[str, str]:
+    """What sets a TCP model apart from the paper's: option and value.
+
+    >>> changed_options("full")["decoder.kind"]
+    'tcp'
+    """
+    ours, theirs = (model_config(PRESETS[key]) for key in (name, reference))
+    pairs = [(part, asdict(getattr(ours, part)), asdict(getattr(theirs, part))) for part in ("backbone", "decoder")]
+    return {
+        f"{part}.{key}": ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+        for part, mine, other in pairs
+        for key, value in mine.items()
+        if value != other[key]
+    }
+
+
+def parameter_table() -> Table:
+    """tab:seg_params, with our own models beside the paper's two."""
+    counts = {name: components(name) for name in LABELS}
+    columns = ["component", LABELS["std"]]
+    for name in ("tcp", "plus", "full"):
+        columns += [LABELS[name], "/ Std"]
+    table = Table("seg_params", "Parameters (tab:seg_params)", columns)
+    for part, level in LEVELS.items():
+        whole = counts["std"][part]
+        others = [
+            cell for name in ("tcp", "plus", "full") for cell in (counts[name][part], _over(counts[name][part], whole))
+        ]
+        table.add(part, whole, *others, level=level, strong=level == 0)
+    ours = {part: (counts["std"][part], counts["tcp"][part]) for part in LEVELS}
+    differ = [part for part in LEVELS if ours[part] != PAPER_PARAMETERS[part]]
+    same = "Every number of Std-ViT and TCP-ViT is the paper's, to the unit."
+    table.notes.append(f"Other than in the paper: {', '.join(differ)}." if differ else same)
+    return table
+
+
+def performance_table(runs: Runs) -> Table:
+    """tab:seg_performance: Std-ViT and TCP-ViT on the whole training part, beside the paper's numbers."""
+    columns = ["per cent", "Std-ViT", "TCP-ViT", "Δ", "paper: Std-ViT", "paper: TCP-ViT", "paper: Δ"]
+    table = Table("seg_performance", "Performance (tab:seg_performance)", columns)
+    for metric, label in METRICS.items():
+        cells = [_spread(runs[name], metric) for name in ("std", "tcp")]
+        found = differences(runs, "tcp", metric)
+        delta = Written(signed(fmean(found))) if found else None
+        paper = [Written(f"{value:.1f}") for value in PAPER[metric]] if metric in PAPER else [None, None]
+        gap = Written(signed(PAPER[metric][1] - PAPER[metric][0])) if metric in PAPER else None
+        table.add(label, *cells, delta, *paper, gap, strong=metric == "miou")
+    counts = PAPER_PARAMETERS["total"]
+    ours = [runs[name][0]["parameters"] if runs[name] else None for name in ("std", "tcp")]
+    table.add("parameters", *ours, Ratio.of(ours[1], ours[0]), *counts, Ratio.of(counts[1], counts[0]))
+    return table
+
+
+def seeds_table(name: str, title: str, runs: Runs) -> Table:
+    """Every model over its seeds: means, deviations, and intervals of the difference to Std-ViT."""
+    columns = ["model", "parameters", "/ Std", "mIoU (%)", "95 % interval", "Δ mIoU to Std-ViT", "its 95 % interval"]
+    table = Table(name, title, [*columns, "pixel accuracy (%)", "boundary IoU (%)", "seeds"])
+    whole = components("std")["total"]
+    for model, label in LABELS.items():
+        total = components(model)["total"]
+        head = (label, total, _over(total, whole))
+        if not runs[model]:
+            table.add(*head, NOT_RUN, *[None] * 5, 0)
+            continue
+        mious = percents(runs[model], "miou")
+        ends = interval(mious)
+        found = [] if model == "std" else differences(runs, model)
+        table.add(
+            *head,
+            Written(spread(mious)),
+            None if ends is None else Written(f"[{ends[0]:.1f}, {ends[1]:.1f}]"),
+            Written(signed(fmean(found))) if found else None,
+            Written(between(interval(found))) if found else None,
+            _spread(runs[model], "pixel_accuracy"),
+            _spread(runs[model], "boundary_iou"),
+            len(mious),
+        )
+    return table
+
+
+def goals_table(whole: Runs, subset: Runs, augmented: Runs) -> Table:
+    """What issue and paper ask for, what was measured, and whether that is enough."""
+    table = Table("seg_goals", "What was to be reached", ["goal", "measured", "95 % interval", "verdict"])
+    asked = [("TCP-ViT at most 1 point below Std-ViT, all training pictures", whole, "tcp", -1.0)]
+    for said, runs in (("", subset), (", augmented", augmented)):
+        asked.append((f"TCP-ViT+ not below Std-ViT, subset{said}", runs, "plus", 0.0))
+        asked.append((f"TCP-ViT full at most 1.5 points below Std-ViT, subset{said}", runs, "full", -1.5))
+    for goal, runs, name, least in asked:
+        found = differences(runs, name)
+        if found:
+            points = f"{signed(fmean(found), 2)} points"
+            verdict = "reached" if fmean(found) >= least else "missed"
+            table.add(goal, Written(points), Written(between(interval(found))), verdict)
+        else:
+            table.add(goal, NOT_RUN, None, "open")
+    ratio = components("full")["total"] / components("std")["total"]
+    table.add(
+        "TCP-ViT full has at most 0.36 of the parameters", Ratio(ratio), None, "reached" if ratio <= 0.36 else "missed"
+    )
+    return table
+
+
+def runs_table(records: Iterable[Record]) -> Table:
+    """Every run: what came out, what it took, and which commit it ran on."""
+    columns = ["run", "model", "pictures", "epochs", "seed", "mIoU (%)", "best epoch", "time", "CPU time", "commit"]
+    table = Table("seg_runs", "Every run", columns)
+    for record in records:
+        spent = record.get("cpu_seconds")
+        table.add(
+            record["key"],
+            record["model"],
+            record["train_images"],
+            record["epochs"],
+            record["seed"],
+            Written(f"{100 * record['miou']:.2f}"),
+            record["best_epoch"],
+            Written(duration(record["seconds"])),
+            None if spent is None else Written(duration(spent)),
+            (record["commit"] or "–")[:9],
+        )
+    return table
+
+
+def _spread(runs: list[Record], metric: str) -> Written:
+    return Written(spread(percents(runs, metric))) if runs else NOT_RUN
+
+
+def _over(part: int, whole: int) -> Ratio:
+    return Ratio(part / whole)

@@ -1,0 +1,175 @@
+"""The segmentation study from end to end on a small set in the official format, and its page from made records."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from published import write_pets
+
+from tcpvit.studies import reproduce as reproduce_module
+from tcpvit.studies import segmentation_page, segmentation_tables
+from tcpvit.studies.reproduce import reproduce
+from tcpvit.studies.segmentation import PRESETS, SEEDS, STUDY, planned
+from tcpvit.studies.study import Places
+
+ROOT = Path(__file__).parents[2]
+
+# 16×16 pictures, one block, two epochs: a run takes a second.
+TINY = ("data.image_size=16", "data.batch_size=8", "schedule.epochs=2")
+TINY += ("model.options.backbone={img_size: 16, depth: 1}", "data.options.train_size=8")
+NEEDED = (
+    "model parameters train_images epochs seed recipe miou mdice pixel_accuracy iou_pet iou_background seconds".split()
+)
+NEEDED += "command commit dice_pet dice_background boundary_iou image_miou history confusion cpu_seconds".split()
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def pets(tmp_path_factory) -> Path:
+    root = tmp_path_factory.mktemp("pets")
+    write_pets(root)
+    return root
+
+
+def run_tiny(home: Path, pets: Path, monkeypatch, only: list[str]) -> list[Path]:
+    """The study with tiny models and pictures; its plan, order and seeds are the real ones."""
+    plan = [replace(run, changes=(*run.changes, *TINY)) for run in planned()]
+    monkeypatch.setattr(reproduce_module, "find_study", lambda name: replace(STUDY, planned=lambda: plan))
+    places = {"runs": home / "runs", "results": home / "results", "pages": home / "pages"}
+    return reproduce("segmentation", only=only, data_root=pets, quiet=True, **places)
+
+
+def made_record(group: str, name: str, seed: int, miou: float) -> dict:
+    """A record as `measured` gives it, with made numbers."""
+    planned_run = next(run for run in planned() if (run.group, run.name) == (group, name))
+    values = dict.fromkeys(["mdice", "pixel_accuracy", "image_miou", "boundary_iou", "loss"], 0.5)
+    for metric in ("iou", "dice", "boundary_iou"):
+        values |= {f"{metric}_background": 0.6, f"{metric}_pet": 0.4}
+    return {
+        "key": replace(planned_run, seed=seed).key,
+        "group": group,
+        "name": name,
+        "model": PRESETS[name],
+        "parameters": segmentation_tables.components(name)["total"],
+        "train_images": 5879,
+        "test_images": 1470,
+        "epochs": 10,
+        "seed": seed,
+        "seconds": 3600.0,
+        "cpu_seconds": 3500.0,
+        "threads": 1,
+        "torch": "2.13",
+        "commit": "0123456789abcdef",
+        **values,
+        "miou": miou,
+        "best_epoch": 9,
+        "classes": ["background", "pet"],
+        "confusion": [[90, 10], [20, 80]],
+        "history": [{"epoch": 1.0, "train_loss": 0.5, "val_loss": 0.4, "val_miou": miou}],
+    }
+
+
+def test_a_study_runs_records_draws_and_goes_on(tmp_path, pets, monkeypatch):
+    written = run_tiny(tmp_path, pets, monkeypatch, ["whole"])
+    names = {path.name for path in written}
+    figures = ["params", "curves", "confusion", "visual", "errors", "efficiency"]
+    assert {f"seg_{name}.{ending}" for name in figures for ending in ("svg", "png")} < names
+    assert all(path.stat().st_size > 1000 for path in written)
+
+    record = json.loads((tmp_path / "results" / "segmentation" / "whole-tcp-0.json").read_text())
+    assert set(NEEDED) <= set(record)
+    assert (record["model"], record["train_images"], record["epochs"]) == ("tcp_vit_pet", 8, 2)
+    assert record["miou"] == pytest.approx((record["iou_pet"] + record["iou_background"]) / 2)
+    assert record["miou"] == max(row["val_miou"] for row in record["history"])
+    assert sum(map(sum, record["confusion"])) > 0
+
+    page = (tmp_path / "pages" / "segmentation.md").read_text()
+    assert f"{100 * record['miou']:.1f}" in page
+    assert page.count("Not run here: ") == 2
+    assert "2 epochs, 8 training and 4 validation pictures, 1 seed." in page
+
+    # What has its record is not trained again; what lost it is read from its run, and not trained either.
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("*.safetensors")}
+    (tmp_path / "results" / "segmentation" / "whole-tcp-0.json").unlink()
+    run_tiny(tmp_path, pets, monkeypatch, ["whole"])
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("*.safetensors")} == before
+    assert json.loads((tmp_path / "results" / "segmentation" / "whole-tcp-0.json").read_text()) == record
+
+
+def test_every_other_model_of_the_plan_trains(tmp_path, pets, monkeypatch):
+    run_tiny(tmp_path, pets, monkeypatch, ["augmented-plus-0", "augmented-full-0"])
+    page = (tmp_path / "pages" / "segmentation.md").read_text()
+    assert "| Std-ViT | 1,570,978 | 1.000× | not run here |" in page
+    assert page.count("| tcp_vit_pet_") == 2
+
+
+def test_the_plan_is_that_of_the_issue():
+    plan = planned()
+    assert [run.key for run in plan[:2]] == ["whole-std-0", "whole-tcp-0"]
+    assert len({run.key for run in plan}) == len(plan) == 2 + 2 * len(PRESETS) * len(SEEDS)
+    for run in plan:
+        recipe = run.resolved()
+        assert recipe.model.name == PRESETS[run.name]
+        assert recipe.optimizer.lr == 5e-4
+        assert recipe.data.batch_size == 16
+        assert recipe.data.options.get("train_size") == (None if run.group == "whole" else 2000)
+        assert recipe.schedule.epochs >= (10 if run.group == "whole" else 15)
+        assert bool(recipe.augment.flip) == (run.group == "augmented")
+        assert "seed" not in recipe.data.options  # the same pictures for every seed
+
+
+def test_tables_hold_the_papers_numbers_with_its_classes_exchanged():
+    runs = segmentation_tables.runs_of(
+        [made_record("whole", "std", 0, 0.70), made_record("whole", "tcp", 0, 0.69)], "whole"
+    )
+    rows = {row.cells[0]: row.cells[1:] for row in segmentation_tables.performance_table(runs).rows}
+    assert rows["mIoU"] == ("70.0", "69.0", "−1.0", "87.8", "86.8", "−1.0")
+    (pet,) = [cells for label, cells in rows.items() if label.startswith("IoU: pet")]
+    assert pet == ("40.0", "40.0", "0.0", "84.0", "82.7", "−1.3")
+    assert rows["parameters"] == (1_570_978, 751_586, pytest.approx(0.478, abs=5e-4)) * 2
+    assert "to the unit" in segmentation_tables.parameter_table().notes[0]
+
+
+def test_differences_are_taken_seed_by_seed_with_their_interval():
+    numbers = {"std": (0.60, 0.70, 0.80), "plus": (0.61, 0.72, 0.83)}
+    records = [made_record("subset", name, seed, m) for name, ms in numbers.items() for seed, m in enumerate(ms)]
+    runs = segmentation_tables.runs_of([*records, made_record("subset", "plus", 7, 0.1)], "subset")
+    assert segmentation_tables.differences(runs, "plus") == pytest.approx([1, 2, 3])
+    rows = {row.cells[0]: row.cells[1:] for row in segmentation_tables.seeds_table("s", "S", runs).rows}
+    assert rows["Std-ViT"][2:4] == ("70.0 ± 10.0", "[45.2, 94.8]")
+    assert rows["TCP-ViT+"][4:6] == ("+2.0", "[−0.5, +4.5]")
+    assert rows["TCP-ViT"][2] == "not run here"
+
+
+def test_goals_are_reached_missed_or_open():
+    records = [made_record("whole", "std", 0, 0.700), made_record("whole", "tcp", 0, 0.691)]
+    records += [made_record("subset", name, 0, miou) for name, miou in (("std", 0.6), ("plus", 0.59), ("full", 0.586))]
+    groups = [segmentation_tables.runs_of(records, group) for group in segmentation_page.GROUPS]
+    table = segmentation_tables.goals_table(*groups)
+    assert [row.cells[3] for row in table.rows] == ["reached", "missed", "reached", "open", "open", "reached"]
+    assert table.rows[0].cells[1] == "−0.90 points"
+
+
+def test_a_page_without_runs_says_so(tmp_path):
+    page = segmentation_page.text([], tmp_path)
+    assert page.count("Not run here: ") == 3
+    assert page.count("Not drawn, for its runs are not here") == len(segmentation_page.CAPTIONS)
+    assert "$" not in page.replace("$ tcpvit", "")
+
+
+def test_the_page_in_the_documentation_is_that_of_the_records():
+    pages = ROOT / "docs" / "results"
+    places = Places(ROOT / "runs", ROOT / "results" / "segmentation", pages)
+    written = (pages / "segmentation.md").read_text(encoding="utf-8")
+    assert written == segmentation_page.text(places.records(), pages), "write it with --pages-only"
