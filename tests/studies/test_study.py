@@ -1,0 +1,129 @@
+"""Studies: every planned run is a recipe that holds, leaves one record, and is not run twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tcpvit import create_model
+from tcpvit.studies.classification import STUDY, measured, planned
+from tcpvit.studies.classification_page import LABELS
+from tcpvit.studies.study import Finished, Places, Planned, Study, choose, work
+from tcpvit.training import Recipe
+from tcpvit.training.progress import Silent
+
+SETTINGS = {
+    "model": {"options": {"depth": 1}},
+    "data": {"name": "digits-on-photos", "options": {"sizes": [40, 20, 20]}, "batch_size": 20},
+    "schedule": {"epochs": 1},
+}
+
+
+class Listening(Silent):
+    def __init__(self):
+        self.said: list[str] = []
+
+    def say(self, text):
+        self.said.append(text)
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory) -> tuple[Study, Places]:
+    """A study of two tiny runs, and where it is to be kept."""
+    folder = tmp_path_factory.mktemp("study")
+    recipe = folder / "small.yaml"
+    recipe.write_text(Recipe.from_dict(SETTINGS).to_yaml())
+    runs = [
+        Planned("gap", "std", str(recipe), ("model.name=std_vit_cifar",)),
+        Planned("gap", "paper", str(recipe)),
+    ]
+    study = Study("classification", lambda: runs, measured, STUDY.write)
+    places = Places.of("classification", None, folder / "runs", folder / "results", folder / "pages")
+    assert work(study, runs, places, epochs=None, root=None, report=Listening()) == []
+    return study, places
+
+
+def test_a_run_leaves_one_record_that_says_how_it_was_made(small):
+    _, places = small
+    record = json.loads((places.results / "gap-std-0.json").read_text())
+    asked = "model parameters dataset train_images epochs seed recipe top1_best top1_last train_loss test_loss seconds"
+    assert set(asked.split()) | {"command", "commit", "cpu_seconds"} <= set(record)
+    assert (record["train_images"], record["test_images"], record["epochs"]) == (40, 20, 1)
+    finished = Finished.read(places.runs / "gap-std-0")
+    assert record["top1_last"] == finished.history[-1]["val_top1"]
+    assert record["parameters"] == finished.result["parameters"]
+
+
+def test_what_is_done_is_not_trained_again(small):
+    study, places = small
+    before = (places.runs / "gap-std-0" / "result.json").stat().st_mtime_ns
+    report = Listening()
+    work(study, study.planned(), places, epochs=None, root=None, report=report)
+    assert report.said == []
+    assert (places.runs / "gap-std-0" / "result.json").stat().st_mtime_ns == before
+
+
+def test_a_record_that_was_lost_is_written_again_from_its_run(small):
+    study, places = small
+    file = places.results / "gap-paper-0.json"
+    before = file.read_text()
+    file.unlink()
+    work(study, study.planned(), places, epochs=None, root=None, report=Listening())
+    assert file.read_text() == before
+
+
+def test_a_record_of_another_recipe_is_no_result_of_this_plan(small):
+    study, places = small
+    other = Planned("gap", "std", study.planned()[0].recipe, ("model.name=std_vit_cifar", "optimizer.lr=0.1"))
+    with pytest.raises(ValueError, match="the plan"):
+        work(study, [other], places, epochs=None, root=None, report=Listening())
+
+
+def test_the_page_holds_what_the_records_hold(small):
+    study, places = small
+    page, *figures = study.write(places)
+    text = page.read_text()
+    for record in places.records():
+        assert f"{100 * record['top1_last']:.1f} %" in text
+        assert f"{record['parameters']:,}" in text
+    assert "not run here" in text
+    assert [file.suffix for file in figures] == [".svg", ".png"]
+
+
+def test_seeds_and_wildcards_choose():
+    plan = planned()
+    assert {run.seed for run in choose(plan, ["paper"], seeds=None)} == {0, 1, 2}
+    assert [run.key for run in choose(plan, ["gap-std-*"], seeds=2)][:2] == ["gap-std-0", "gap-std-1"]
+    with pytest.raises(ValueError, match="no run of this study matches 'gop'"):
+        choose(plan, ["gop"], seeds=None)
+
+
+def test_every_planned_run_is_a_recipe_of_a_model_that_can_be_built():
+    keys = [run.key for run in planned()]
+    assert len(keys) == len(set(keys))
+    for run in planned():
+        recipe = run.resolved()
+        options = {k: v for k, v in recipe.model.options.items() if v != "data_driven"}
+        parameters = sum(p.numel() for p in create_model(recipe.model.name, **options).parameters())
+        if run.group == "gap":
+            assert run.name in LABELS
+            assert parameters <= 44_500 or 116_000 <= parameters <= 123_000
+
+
+def test_without_the_pictures_the_command_says_where_to_get_them(tmp_path):
+    found = subprocess.run(
+        [sys.executable, "-m", "tcpvit", "reproduce", "classification", "--only", "svhn", "--seeds", "1"],
+        cwd=tmp_path,
+        env={**os.environ, "TCPVIT_DATA": str(tmp_path / "nothing"), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert found.returncode != 0
+    assert "svhn" in found.stderr
+    assert "Traceback" not in found.stderr
+    assert not Path(tmp_path / "results").exists()
