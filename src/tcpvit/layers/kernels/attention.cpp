@@ -1,9 +1,10 @@
 // Attention with small heads, forward and backward, straight from the packed qkv and into the merged output.
 //
-// torch's kernels are made for heads of 64 and more; a TCP-ViT has heads of 4 to 16. Here one (group, head) is a unit
-// of work. Forward, a vector holds one number each of as many queries, and keys and values are broadcast one by one: no
-// sum crosses the lanes of a vector. Backward, vectors run over the keys, and four queries go together so that what is
-// loaded is used four times.
+// torch's kernels are made for heads of 64 and more and want each head in one piece; a TCP-ViT has heads of 4 to 16, and
+// those of joint attention lie in C pieces. Here one (group, head) is a unit of work, copied into the cache first.
+// Forward, a vector holds one number each of as many queries, and keys and values are broadcast one by one. Backward,
+// vectors run over the keys; for the gradient of the queries a tile of scores is transposed. So no sum ever crosses the
+// lanes of a vector, and what is loaded is used several times.
 //
 // qkv  [group][part] (N, 3, H, D)     a head is made of `parts` pieces of D numbers: 1 for slice attention, C for joint
 // out  [group][part] (N, H, D)
@@ -13,15 +14,14 @@
 #include <c10/util/BFloat16.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
-#include <cstring>
 #include <limits>
+#include <numeric>
 #include <vector>
 
 namespace {
 
-constexpr int64_t QUERIES = 4;     // rows of scores that the backward pass computes together
+constexpr int64_t TOGETHER = 4;    // keys (forward) or queries (backward) that use what was loaded once
 constexpr int64_t MAX_WIDTH = 64;  // of a head
 
 struct Shape {
@@ -39,226 +39,276 @@ struct Shape {
 
 template <typename A>
 using Vec = at::vec::Vectorized<A>;
+using at::vec::cast;
+using at::vec::clamp_min;
+using at::vec::fmadd;
 
-inline Vec<float> exponential(Vec<float> x) { return x.exp_u20(); }
-inline Vec<double> exponential(Vec<double> x) { return x.exp(); }
+// 2^x between -1/2 and 1/2, highest power first: minimax, relative error 7e-8
+constexpr float POWER[6] = {0.00132764725f, 0.00967554096f, 0.0555071309f, 0.240221202f, 0.693146944f, 1.00000012f};
+constexpr double LOG2E = 1.4426950408889634, LN2 = 0.6931471805599453;
 
-template <typename A>
-A sum(Vec<A> x) {
-  return at::vec::vec_reduce_all<A>([](const Vec<A>& a, const Vec<A>& b) { return a + b; }, x);
+// 2^x for x up to 0 or a rounding error above; scores are kept in units of log 2 for its sake.
+inline Vec<double> exp2(Vec<double> x) { return (x * Vec<double>(LN2)).exp(); }
+inline Vec<float> exp2(Vec<float> x) {
+  const Vec<float> round(12582912.0f);  // 1.5 · 2^23: what is added to it is rounded to a whole number in its last bits
+  x = clamp_min(x, Vec<float>(-126.0f));
+  const Vec<float> whole = x + round, part = x - (whole - round);  // part is between -1/2 and 1/2
+  Vec<float> power(POWER[0]);
+  for (int i = 1; i < 6; ++i) power = fmadd(power, part, Vec<float>(POWER[i]));
+  const auto exponent = cast<int32_t>(whole) << Vec<int32_t>(23);
+  return cast<float>(cast<int32_t>(power) + exponent);
 }
 
-// The working memory of a thread: rows over tokens, padded to full vectors.
+// The working memory of a thread: rows of `step` numbers, zero at first.
 template <typename A>
 struct Rows {
   int64_t step;
   std::vector<A> data;
   Rows(int64_t count, int64_t step) : step(step), data(count * step) {}
   A* operator[](int64_t i) { return data.data() + i * step; }
-  void zero() { std::fill(data.begin(), data.end(), A(0)); }
 };
 
-// which: 0 queries, 1 keys, 2 values. rows[e][n] = that number of that head at token n.
+// Copies `count` rows of `size` numbers. SIZE is the size if it is known when this is compiled, else 0.
+template <int SIZE, typename From, typename To>
+void copy(const From* from, int64_t from_step, To* to, int64_t to_step, int64_t count, int64_t size) {
+  for (int64_t n = 0; n < count; ++n, from += from_step, to += to_step)
+    for (int64_t e = 0; e < (SIZE ? SIZE : size); ++e) to[e] = static_cast<To>(from[e]);
+}
+
+template <typename From, typename To>
+void copy(const From* from, int64_t from_step, To* to, int64_t to_step, int64_t count, int64_t size) {
+  const auto kind = size == 4 ? copy<4, From, To> : size == 5 ? copy<5, From, To> : size == 16 ? copy<16, From, To> : copy<0, From, To>;
+  kind(from, from_step, to, to_step, count, size);
+}
+
+// Copies the pieces of a head, token by token, so that tokens[n][e] is number e of token n.
+// which: 0 queries, 1 keys, 2 values of a packed tensor that has `many` such rows a token.
 template <typename T, typename A>
-void gather(Rows<A>& rows, const T* packed, const Shape& s, int64_t g, int64_t h, int64_t which, int64_t many) {
-  for (int64_t p = 0; p < s.parts; ++p)
-    for (int64_t n = 0; n < s.tokens; ++n) {
-      const T* from = packed + s.at(g, p, n, many) + which * s.row() + h * s.size;
-      for (int64_t e = 0; e < s.size; ++e) rows[p * s.size + e][n] = static_cast<A>(from[e]);
-    }
+void pack(Rows<A>& tokens, const T* packed, const Shape& s, int64_t g, int64_t h, int64_t which, int64_t many) {
+  for (int64_t p = 0; p < s.parts; ++p) {
+    const T* from = packed + s.at(g, p, 0, many) + which * s.row() + h * s.size;
+    copy(from, many * s.row(), tokens[0] + p * s.size, tokens.step, s.tokens, s.size);
+  }
 }
 
 template <typename T, typename A>
-void scatter(Rows<A>& rows, T* packed, const Shape& s, int64_t g, int64_t h, int64_t which, int64_t many) {
-  for (int64_t p = 0; p < s.parts; ++p)
-    for (int64_t n = 0; n < s.tokens; ++n) {
-      T* to = packed + s.at(g, p, n, many) + which * s.row() + h * s.size;
-      for (int64_t e = 0; e < s.size; ++e) to[e] = static_cast<T>(rows[p * s.size + e][n]);
-    }
+void unpack(Rows<A>& tokens, T* packed, const Shape& s, int64_t g, int64_t h, int64_t which, int64_t many) {
+  for (int64_t p = 0; p < s.parts; ++p) {
+    T* to = packed + s.at(g, p, 0, many) + which * s.row() + h * s.size;
+    copy(tokens[0] + p * s.size, tokens.step, to, many * s.row(), s.tokens, s.size);
+  }
 }
 
-// products[r][j] = Σ_e left[e][i+r] · right[e][j], for four rows from i on (those beyond the last token repeat it).
+// to[j][i] = from[i][j] for the first `rows` rows and `columns` columns.
 template <typename A>
-void multiply(Rows<A>& products, Rows<A>& left, Rows<A>& right, const Shape& s, int64_t i) {
-  constexpr int64_t W = Vec<A>::size();
-  const int64_t last = s.tokens - 1;
-  const int64_t row[QUERIES] = {i, std::min(i + 1, last), std::min(i + 2, last), std::min(i + 3, last)};
-  for (int64_t j = 0; j < right.step; j += W) {
-    Vec<A> total[QUERIES] = {Vec<A>(0), Vec<A>(0), Vec<A>(0), Vec<A>(0)};
-    for (int64_t e = 0; e < s.width(); ++e) {
-      const Vec<A> other = Vec<A>::loadu(right[e] + j);
-      const A* one = left[e];
-      for (int64_t r = 0; r < QUERIES; ++r) total[r] = at::vec::fmadd(Vec<A>(one[row[r]]), other, total[r]);
-    }
-    for (int64_t r = 0; r < QUERIES; ++r) total[r].store(products[r] + j);
+void transpose(Rows<A>& from, Rows<A>& to, int64_t rows, int64_t columns) {
+  if (rows < 8 || columns < 8) {  // hardly worth shuffling vectors
+    for (int64_t j = 0; j < columns; ++j)
+      for (int64_t i = 0; i < rows; ++i) to[j][i] = from[i][j];
+    return;
+  }
+  at::vec::transpose_mxn<A>(from[0], from.step, to[0], to.step, static_cast<int>(rows), static_cast<int>(columns));
+}
+
+// products[r] = Σ_e row[e] · tokens[r][e] for R tokens, where row[e] is a vector.
+template <int R, typename A>
+void dot(Vec<A>* products, const Vec<A>* row, const A* tokens, int64_t width) {
+  for (int r = 0; r < R; ++r) products[r] = Vec<A>(0);
+  for (int64_t e = 0; e < width; ++e)
+    for (int r = 0; r < R; ++r) products[r] = fmadd(row[e], Vec<A>(tokens[r * width + e]), products[r]);
+}
+
+// row[e] += Σ_r weights[r] · tokens[r][e] for R tokens.
+template <int R, typename A>
+void add(Vec<A>* row, const Vec<A>* weights, const A* tokens, int64_t width) {
+  for (int64_t e = 0; e < width; ++e) {
+    Vec<A> total = row[e];
+    for (int r = 0; r < R; ++r) total = fmadd(weights[r], Vec<A>(tokens[r * width + e]), total);
+    row[e] = total;
   }
 }
 
-// The numbers of a head, token by token: packed[n * width + e].
-template <typename T, typename A>
-void pack(A* packed, const T* from, const Shape& s, int64_t g, int64_t h, int64_t which, int64_t many) {
-  for (int64_t n = 0; n < s.tokens; ++n)
-    for (int64_t p = 0; p < s.parts; ++p) {
-      const T* piece = from + s.at(g, p, n, many) + which * s.row() + h * s.size;
-      for (int64_t e = 0; e < s.size; ++e) *packed++ = static_cast<A>(piece[e]);
-    }
+template <typename A>
+void load(Vec<A>* row, Rows<A>& rows, int64_t at, int64_t width) {
+  for (int64_t e = 0; e < width; ++e) row[e] = Vec<A>::loadu(rows[e] + at);
 }
 
-// One (group, head): a vector holds one number each of as many queries, so no sum ever crosses its lanes.
-// WIDTH is the width of the head if it is known when this is compiled, else 0.
-template <int WIDTH, typename A>
-void forward_head(Rows<A>& queries, const A* keys, const A* values, Rows<A>& result, A* scores, A* lse, const Shape& s) {
-  constexpr int64_t W = Vec<A>::size();
-  constexpr int64_t HELD = WIDTH ? WIDTH : MAX_WIDTH;
-  const int64_t width = WIDTH ? WIDTH : s.width();
-  const Vec<A> scale(static_cast<A>(s.scale));
-  for (int64_t i = 0; i < s.tokens; i += W) {
-    Vec<A> query[HELD], total[HELD];
-    for (int64_t e = 0; e < width; ++e) query[e] = Vec<A>::loadu(queries[e] + i) * scale;
-    Vec<A> top(-std::numeric_limits<A>::infinity());
-    for (int64_t j = 0; j < s.tokens; ++j) {
-      const A* key = keys + j * width;
-      Vec<A> score = query[0] * Vec<A>(key[0]);
-      for (int64_t e = 1; e < width; ++e) score = at::vec::fmadd(query[e], Vec<A>(key[e]), score);
-      score.store(scores + j * W);
-      top = at::vec::maximum(top, score);
+template <typename A>
+void store(const Vec<A>* row, Rows<A>& rows, int64_t at, int64_t width) {
+  for (int64_t e = 0; e < width; ++e) row[e].store(rows[e] + at);
+}
+
+// WIDTH below is the width of the head if it is known when this is compiled, else 0.
+template <int WIDTH>
+constexpr int64_t HELD = WIDTH ? WIDTH : MAX_WIDTH;
+
+template <typename A>
+struct Forward {
+  Rows<A> tokens, queries, keys, values, result, scores, lse;  // queries and result by rows over tokens
+
+  Forward(const Shape& s, int64_t step)
+      : tokens(step, s.width()), queries(s.width(), step), keys(step, s.width()), values(step, s.width()),
+        result(s.width(), step), scores(step, Vec<A>::size()), lse(1, step) {}
+
+  // R keys from j on: their scores, and the largest so far
+  template <int R>
+  void score(const Vec<A>* query, Vec<A>& top, int64_t j, int64_t width) {
+    Vec<A> score[R];
+    dot<R>(score, query, keys[j], width);
+    for (int r = 0; r < R; ++r) {
+      score[r].store(scores[j + r]);
+      top = clamp_min(score[r], top);
     }
-    Vec<A> all(0);
-    for (int64_t e = 0; e < width; ++e) total[e] = Vec<A>(0);
-    for (int64_t j = 0; j < s.tokens; ++j) {
-      const A* value = values + j * width;
-      const Vec<A> weight = exponential(Vec<A>::loadu(scores + j * W) - top);
-      all = all + weight;
-      for (int64_t e = 0; e < width; ++e) total[e] = at::vec::fmadd(weight, Vec<A>(value[e]), total[e]);
-    }
-    for (int64_t e = 0; e < width; ++e) (total[e] / all).store(result[e] + i);
-    (top + all.log()).store(lse + i);
   }
+
+  template <int R>
+  void weigh(Vec<A>* total, Vec<A>& all, Vec<A> top, int64_t j, int64_t width) {
+    Vec<A> weight[R];
+    for (int r = 0; r < R; ++r) {
+      weight[r] = exp2(Vec<A>::loadu(scores[j + r]) - top);
+      all = all + weight[r];
+    }
+    add<R>(total, weight, values[j], width);
+  }
+
+  template <int WIDTH>
+  void run(const Shape& s) {
+    const int64_t width = WIDTH ? WIDTH : s.width(), whole = s.tokens / TOGETHER * TOGETHER;
+    const Vec<A> scale(static_cast<A>(s.scale * LOG2E));
+    for (int64_t i = 0; i < s.tokens; i += Vec<A>::size()) {
+      Vec<A> query[HELD<WIDTH>], total[HELD<WIDTH>], all(0), top(-std::numeric_limits<A>::infinity());
+      load(query, queries, i, width);
+      for (int64_t e = 0; e < width; ++e) {
+        query[e] = query[e] * scale;
+        total[e] = Vec<A>(0);
+      }
+      for (int64_t j = 0; j < whole; j += TOGETHER) score<TOGETHER>(query, top, j, width);
+      for (int64_t j = whole; j < s.tokens; ++j) score<1>(query, top, j, width);
+      for (int64_t j = 0; j < whole; j += TOGETHER) weigh<TOGETHER>(total, all, top, j, width);
+      for (int64_t j = whole; j < s.tokens; ++j) weigh<1>(total, all, top, j, width);
+      for (int64_t e = 0; e < width; ++e) total[e] = total[e] / all;
+      store(total, result, i, width);
+      fmadd(top, Vec<A>(LN2), all.log()).store(lse[0] + i);
+    }
+  }
+};
+
+// Tokens beyond the last are zero. As queries they add nothing; what they get as keys is never read.
+// Keys are scaled, by the scale of the scores and to units of log 2.
+template <typename A>
+struct Backward {
+  Rows<A> queries, keys, grads, tokens;               // token by token
+  Rows<A> keys_t, values_t, d_queries, d_keys, d_values;  // by rows over tokens
+  Rows<A> tile, tile_t, lse, mean;                    // mean: Σ_j P_ij dP_ij = Σ_e dO_ie O_ie
+
+  Backward(const Shape& s, int64_t step)
+      : queries(step, s.width()), keys(step, s.width()), grads(step, s.width()), tokens(step, s.width()),
+        keys_t(s.width(), step), values_t(s.width(), step), d_queries(s.width(), step), d_keys(s.width(), step),
+        d_values(s.width(), step), tile(Vec<A>::size(), Vec<A>::size()), tile_t(Vec<A>::size(), Vec<A>::size()),
+        lse(1, step), mean(1, step) {}
+
+  // The keys of one vector against TOGETHER queries from i on, whose gradients of scores go to row r of the tile.
+  void step(const Vec<A>* key, const Vec<A>* value, Vec<A>* d_key, Vec<A>* d_value, int64_t i, int64_t r, int64_t width) {
+    Vec<A> weight[TOGETHER], d_score[TOGETHER];
+    dot<TOGETHER>(weight, key, queries[i + r], width);
+    dot<TOGETHER>(d_score, value, grads[i + r], width);
+    for (int64_t q = 0; q < TOGETHER; ++q) {
+      weight[q] = exp2(weight[q] - Vec<A>(lse[0][i + r + q]));
+      d_score[q] = weight[q] * (d_score[q] - Vec<A>(mean[0][i + r + q]));
+      d_score[q].store(tile[r + q]);
+    }
+    add<TOGETHER>(d_key, d_score, queries[i + r], width);
+    add<TOGETHER>(d_value, weight, grads[i + r], width);
+  }
+
+  template <int WIDTH>
+  void run(const Shape& s) {
+    constexpr int64_t W = Vec<A>::size();
+    const int64_t width = WIDTH ? WIDTH : s.width();
+    std::fill(d_queries.data.begin(), d_queries.data.end(), A(0));
+    for (int64_t j = 0; j < s.tokens; j += W) {
+      Vec<A> key[HELD<WIDTH>], value[HELD<WIDTH>], d_key[HELD<WIDTH>], d_value[HELD<WIDTH>];
+      load(key, keys_t, j, width);
+      load(value, values_t, j, width);
+      for (int64_t e = 0; e < width; ++e) d_key[e] = d_value[e] = Vec<A>(0);
+      for (int64_t i = 0; i < s.tokens; i += W) {
+        for (int64_t r = 0; r < std::min(W, s.tokens - i); r += TOGETHER)
+          step(key, value, d_key, d_value, i, r, width);
+        transpose(tile, tile_t, W, W);
+        Vec<A> d_query[HELD<WIDTH>], d_score[W];
+        load(d_query, d_queries, i, width);
+        load(d_score, tile_t, 0, std::min(W, s.tokens - j));
+        for (int64_t n = std::min(W, s.tokens - j); n < W; ++n) d_score[n] = Vec<A>(0);
+        add<W>(d_query, d_score, keys[j], width);
+        store(d_query, d_queries, i, width);
+      }
+      for (int64_t e = 0; e < width; ++e) d_key[e] = d_key[e] * Vec<A>(static_cast<A>(s.scale));
+      store(d_key, d_keys, j, width);
+      store(d_value, d_values, j, width);
+    }
+  }
+};
+
+template <template <typename> class Pass, typename A>
+void run(Pass<A>& pass, const Shape& s) {
+  if constexpr (std::is_same_v<A, float>) switch (s.width()) {
+      case 4: return pass.template run<4>(s);
+      case 5: return pass.template run<5>(s);
+      case 8: return pass.template run<8>(s);
+      case 12: return pass.template run<12>(s);
+      case 16: return pass.template run<16>(s);
+    }
+  pass.template run<0>(s);
 }
 
 template <typename T, typename A>
 void forward(const T* qkv, T* out, A* lse, const Shape& s, int threads) {
   constexpr int64_t W = Vec<A>::size();
-  const int64_t step = (s.tokens + W - 1) / W * W;
 #pragma omp parallel num_threads(threads)
   {
-    Rows<A> queries(s.width(), step), result(s.width(), step), scores(s.tokens, W), row(1, step);
-    Rows<A> keys(s.tokens, s.width()), values(s.tokens, s.width());
+    Forward<A> pass(s, (s.tokens + W - 1) / W * W);
 #pragma omp for schedule(static)
     for (int64_t unit = 0; unit < s.groups * s.heads; ++unit) {
       const int64_t g = unit / s.heads, h = unit % s.heads;
-      gather(queries, qkv, s, g, h, 0, 3);
-      pack(keys[0], qkv, s, g, h, 1, 3);
-      pack(values[0], qkv, s, g, h, 2, 3);
-      auto head = s.width() == 4    ? forward_head<4, A>
-                  : s.width() == 5  ? forward_head<5, A>
-                  : s.width() == 8  ? forward_head<8, A>
-                  : s.width() == 12 ? forward_head<12, A>
-                  : s.width() == 16 ? forward_head<16, A>
-                  : s.width() == 32 ? forward_head<32, A>
-                                    : forward_head<0, A>;
-      head(queries, keys[0], values[0], result, scores[0], row[0], s);
-      std::copy(row[0], row[0] + s.tokens, lse + unit * s.tokens);
-      scatter(result, out, s, g, h, 0, 1);
+      pack(pass.tokens, qkv, s, g, h, 0, 3);
+      transpose(pass.tokens, pass.queries, s.tokens, s.width());
+      pack(pass.keys, qkv, s, g, h, 1, 3);
+      pack(pass.values, qkv, s, g, h, 2, 3);
+      run(pass, s);
+      std::copy_n(pass.lse[0], s.tokens, lse + unit * s.tokens);
+      transpose(pass.result, pass.tokens, s.width(), s.tokens);
+      unpack(pass.tokens, out, s, g, h, 0, 1);
     }
   }
-}
-
-// From scores and the gradient of the weights to weights and the gradient of the scores, for query i; padding gives 0.
-template <typename A>
-void differentiate(A* weights, A* d_scores, A lse, A dot, const Shape& s, int64_t step) {
-  constexpr int64_t W = Vec<A>::size();
-  const Vec<A> scale(static_cast<A>(s.scale)), shift(lse), mean(dot);
-  for (int64_t j = 0; j < step; j += W) {
-    const Vec<A> weight = exponential(at::vec::fmadd(Vec<A>::loadu(weights + j), scale, Vec<A>(0) - shift));
-    weight.store(weights + j);
-    (weight * (Vec<A>::loadu(d_scores + j) - mean) * scale).store(d_scores + j);
-  }
-  std::fill(weights + s.tokens, weights + step, A(0));
-  std::fill(d_scores + s.tokens, d_scores + step, A(0));
-}
-
-// Adds what four queries from i on give to the gradients of keys and values, and writes those of the queries.
-// PAIR numbers of the head go together, so that weights and scores are loaded once for both.
-template <int PAIR, typename A>
-void accumulate(
-    Rows<A>& queries, Rows<A>& keys, Rows<A>& grads, Rows<A>& weights, Rows<A>& d_scores, Rows<A>& d_queries,
-    Rows<A>& d_keys, Rows<A>& d_values, const Shape& s, int64_t i, int64_t e) {
-  constexpr int64_t W = Vec<A>::size();
-  Vec<A> query[PAIR][QUERIES], grad[PAIR][QUERIES], d_query[PAIR][QUERIES];
-  for (int p = 0; p < PAIR; ++p)
-    for (int64_t r = 0; r < QUERIES; ++r) {
-      const int64_t row = std::min(i + r, s.tokens - 1);
-      query[p][r] = Vec<A>(queries[e + p][row]);
-      grad[p][r] = Vec<A>(grads[e + p][row]);
-      d_query[p][r] = Vec<A>(0);
-    }
-  for (int64_t j = 0; j < keys.step; j += W) {
-    Vec<A> key[PAIR], d_key[PAIR], d_value[PAIR];
-    for (int p = 0; p < PAIR; ++p) {
-      key[p] = Vec<A>::loadu(keys[e + p] + j);
-      d_key[p] = Vec<A>::loadu(d_keys[e + p] + j);
-      d_value[p] = Vec<A>::loadu(d_values[e + p] + j);
-    }
-    for (int64_t r = 0; r < QUERIES; ++r) {
-      const Vec<A> d_score = Vec<A>::loadu(d_scores[r] + j), weight = Vec<A>::loadu(weights[r] + j);
-      for (int p = 0; p < PAIR; ++p) {
-        d_query[p][r] = at::vec::fmadd(d_score, key[p], d_query[p][r]);
-        d_key[p] = at::vec::fmadd(d_score, query[p][r], d_key[p]);
-        d_value[p] = at::vec::fmadd(weight, grad[p][r], d_value[p]);
-      }
-    }
-    for (int p = 0; p < PAIR; ++p) {
-      d_key[p].store(d_keys[e + p] + j);
-      d_value[p].store(d_values[e + p] + j);
-    }
-  }
-  for (int p = 0; p < PAIR; ++p)
-    for (int64_t r = 0; r < std::min(QUERIES, s.tokens - i); ++r) d_queries[e + p][i + r] = sum(d_query[p][r]);
 }
 
 template <typename T, typename A>
 void backward(const T* grad_out, const T* qkv, const T* out, const A* lse, T* grad_qkv, const Shape& s, int threads) {
   constexpr int64_t W = Vec<A>::size();
-  const int64_t step = (s.tokens + W - 1) / W * W;
 #pragma omp parallel num_threads(threads)
   {
-    Rows<A> queries(s.width(), step), keys(s.width(), step), values(s.width(), step);
-    Rows<A> outputs(s.width(), step), grads(s.width(), step);
-    Rows<A> d_queries(s.width(), step), d_keys(s.width(), step), d_values(s.width(), step);
-    Rows<A> weights(QUERIES, step), d_scores(QUERIES, step);
+    Backward<A> pass(s, (s.tokens + W - 1) / W * W);
 #pragma omp for schedule(static)
     for (int64_t unit = 0; unit < s.groups * s.heads; ++unit) {
       const int64_t g = unit / s.heads, h = unit % s.heads;
-      gather(queries, qkv, s, g, h, 0, 3);
-      gather(keys, qkv, s, g, h, 1, 3);
-      gather(values, qkv, s, g, h, 2, 3);
-      gather(outputs, out, s, g, h, 0, 1);
-      gather(grads, grad_out, s, g, h, 0, 1);
-      d_keys.zero();
-      d_values.zero();
-      for (int64_t i = 0; i < s.tokens; i += QUERIES) {
-        multiply(weights, queries, keys, s, i);
-        multiply(d_scores, grads, values, s, i);
-        for (int64_t r = 0; r < QUERIES; ++r) {
-          if (i + r >= s.tokens) {  // a row beyond the last adds nothing
-            std::fill(weights[r], weights[r] + step, A(0));
-            std::fill(d_scores[r], d_scores[r] + step, A(0));
-            continue;
-          }
-          A dot = 0;  // Σ_j P_ij dP_ij = Σ_e dO_ie O_ie
-          for (int64_t e = 0; e < s.width(); ++e) dot += grads[e][i + r] * outputs[e][i + r];
-          differentiate(weights[r], d_scores[r], lse[unit * s.tokens + i + r], dot, s, step);
-        }
-        int64_t e = 0;
-        for (; e + 1 < s.width(); e += 2)
-          accumulate<2>(queries, keys, grads, weights, d_scores, d_queries, d_keys, d_values, s, i, e);
-        if (e < s.width())
-          accumulate<1>(queries, keys, grads, weights, d_scores, d_queries, d_keys, d_values, s, i, e);
+      pack(pass.tokens, out, s, g, h, 0, 1);
+      pack(pass.grads, grad_out, s, g, h, 0, 1);
+      for (int64_t n = 0; n < s.tokens; ++n)
+        pass.mean[0][n] = std::inner_product(pass.grads[n], pass.grads[n] + s.width(), pass.tokens[n], A(0));
+      pack(pass.tokens, qkv, s, g, h, 2, 3);
+      transpose(pass.tokens, pass.values_t, s.tokens, s.width());
+      pack(pass.queries, qkv, s, g, h, 0, 3);
+      pack(pass.keys, qkv, s, g, h, 1, 3);
+      for (A& number : pass.keys.data) number *= static_cast<A>(s.scale * LOG2E);
+      transpose(pass.keys, pass.keys_t, s.tokens, s.width());
+      for (int64_t n = 0; n < s.tokens; ++n) pass.lse[0][n] = lse[unit * s.tokens + n] * static_cast<A>(LOG2E);
+      run(pass, s);
+      for (A& number : pass.d_queries.data) number *= static_cast<A>(LN2);
+      int64_t which = 0;
+      for (Rows<A>* rows : {&pass.d_queries, &pass.d_keys, &pass.d_values}) {
+        transpose(*rows, pass.tokens, s.width(), s.tokens);
+        unpack(pass.tokens, grad_qkv, s, g, h, which++, 3);
       }
-      scatter(d_queries, grad_qkv, s, g, h, 0, 3);
-      scatter(d_keys, grad_qkv, s, g, h, 1, 3);
-      scatter(d_values, grad_qkv, s, g, h, 2, 3);
     }
   }
 }
