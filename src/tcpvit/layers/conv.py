@@ -163,7 +163,7 @@ class TubalConv2d(nn.Module):
         )
         with torch.no_grad():
             dense.weight.copy_(self.weight)
-            if dense.bias is not None:
+            if dense.bias is not None and self.bias is not None:
                 dense.bias.copy_(self.bias)
         return dense
 
@@ -195,8 +195,8 @@ class TubalConv2d(nn.Module):
         blocks = dense.unflatten(1, (-1, tube)).unflatten(0, (-1, tube))  # (o, p, i, q, k, k)
         with torch.no_grad():
             layer.conv.weight_hat.copy_(torch.einsum("kp,opiqyx,qk->koiyx", matrix, blocks, inverse).flatten(0, 1))
-            if layer.bias is not None:
-                layer.bias.copy_(conv.bias)  # type: ignore[arg-type]
+            if layer.bias is not None and conv.bias is not None:
+                layer.bias.copy_(conv.bias)
             error = torch.linalg.norm(dense - layer.weight) / torch.linalg.norm(dense).clamp_min(1e-38)
         return layer, error.item()
 

@@ -16,7 +16,6 @@ from tcpvit.models.decoder import Decoder, DecoderConfig
 from tcpvit.models.pretrained import Pretrained
 from tcpvit.models.vit import VisionTransformer
 
-
 DENSE = DecoderConfig()  # the paper's
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ from torch import nn
 
 from tcpvit import algebra
 from tcpvit.data import Batches, Pictures, Splits, load_dataset
-from tcpvit.models import create_model, model_config
+from tcpvit.models import SegmenterConfig, create_model, model_config
 from tcpvit.training.recipe import DataRecipe, Recipe
 
 LOOKED_AT = 10_000  # pictures that a data-driven transform is computed from
@@ -26,7 +27,6 @@ def load_splits(data: DataRecipe) -> Splits:
 def build_model(recipe: Recipe, train: Pictures) -> nn.Module:
     """The recipe's model for the classes and pictures of `train`, with weights drawn by the recipe's seed."""
     options = dict(recipe.model.options)
-    transform = options.pop("transform", None)
     config = model_config(recipe.model.name, **options)
     classes = options.setdefault("num_classes", len(train.classes))
     if classes != len(train.classes):
@@ -34,30 +34,43 @@ def build_model(recipe: Recipe, train: Pictures) -> nn.Module:
             f"model.options.num_classes is {classes}, but {train.source} has {len(train.classes)} classes; leave it out"
         )
     check_fit(recipe.model.name, config, train)
-    if transform == "data_driven":
-        options["transform"] = data_driven_transform(train, config.tube_length)
-    elif transform is not None:
-        options["transform"] = transform
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)
-        return create_model(recipe.model.name, **options)
+        return create_model(recipe.model.name, **_with_transforms(options, train, config.tube_length))
 
 
 def check_fit(name: str, config: Any, data: Pictures) -> None:
     """The model takes the set's pictures, or the error says what to change."""
     channels, *size = data.image_shape
+    segments = isinstance(config, SegmenterConfig)
+    if segments != (data.task == "segmentation"):
+        has, labels = ("masks", "whole pictures") if segments is False else ("labels", "every pixel")
+        example = "tcp_vit_pet" if segments is False else "tcp_vit_cifar"
+        raise ValueError(f"{data.source} has {has}, but {name} labels {labels}; take another model, as {example}")
+    where = "model.options.backbone" if segments else "model.options"
     if config.in_chans != channels:
         raise ValueError(
             f"{name} takes {config.in_chans} channels, but the pictures of {data.source} have {channels}; to train "
-            f"one for them add --set model.options.in_chans={channels}"
+            f"one for them add --set {where}.in_chans={channels}"
         )
-    if list(config.image_shape) != size:
+    if list(config.image_shape) != size and not segments:  # segmenters take any size
         wanted, found = ("×".join(map(str, pair)) for pair in (config.image_shape, size))
         raise ValueError(
             f"{name} takes pictures of {wanted}, but those of {data.source} have {found}; resize them with "
             f"--set data.image_size={config.image_shape[0]}, or train a model for them with "
-            f"--set model.options.img_size={size[0] if size[0] == size[1] else list(size)}"
+            f"--set {where}.img_size={size[0] if size[0] == size[1] else list(size)}"
         )
+
+
+def _with_transforms(options: Mapping[str, Any], train: Pictures, tube: int) -> dict[str, Any]:
+    """The options, with the matrix of a data-driven transform wherever one is asked for."""
+    found = dict(options)
+    for key, value in options.items():
+        if isinstance(value, Mapping):
+            found[key] = _with_transforms(value, train, tube)
+        elif key == "transform" and value == "data_driven":
+            found[key] = data_driven_transform(train, tube)
+    return found
 
 
 def data_driven_transform(train: Pictures, tube: int) -> algebra.Transform:

@@ -215,7 +215,9 @@ def _put(content: dict[str, Any], key: str, value: Any) -> None:
     *path, last = key.split(".")
     _check_key(key)
     for name in path:
-        content = content[name]
+        content = content.setdefault(name, {})  # options may be nested, as model.options.backbone.depth
+        if not isinstance(content, dict):
+            raise ValueError(f"{name} of {key} holds {content!r}, so nothing can be put inside it")
     content[last] = value
 
 

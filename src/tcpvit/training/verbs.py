@@ -20,10 +20,15 @@ from tcpvit.training.recipe import DataRecipe, Recipe, load_recipe
 from tcpvit.training.tasks import task_for
 from tcpvit.training.trained import Trained, Weights, load_trained
 
+# The recipe for pictures of one's own.
+RECIPES = {"classification": "tuned-classification", "segmentation": "paper-segmentation"}
+
 
 def train(
     recipe: str | None = None,
     *,
+    task: Literal["classification", "segmentation"] | None = None,
+    data: str | None = None,
     set: list[str] = [],  # noqa: B006 (typer copies it)
     name: str | None = None,
     runs: Path = Path("runs"),
@@ -40,6 +45,8 @@ def train(
 
     Args:
         recipe: paper-classification, paper-segmentation, tuned-classification, demo, or a YAML file.
+        task: instead of a recipe, that of a task: tuned-classification or paper-segmentation.
+        data: a set in place of the recipe's, as cifar10 or folder:PATH; it comes with its own options.
         set: KEY=VALUE, a change to the recipe; may be repeated.
         name: of the folder in RUNS; by default made of recipe, model, data and seed.
         runs: the folder of all runs.
@@ -53,20 +60,21 @@ def train(
         tcpvit train demo
         tcpvit train demo --set model.name=std_vit_cifar --set schedule.epochs=3 --name short
         tcpvit train paper-classification --set data.name=cifar10 --set seed=1
-        tcpvit train tuned-classification --set data.name=folder:pictures --set data.image_size=32
+        tcpvit train tuned-classification --data folder:pictures --set data.image_size=32
+        tcpvit train --task segmentation --data folder:scans --set model.name=tcp_vit_pet_full
         tcpvit train --resume runs/short
         torchrun --nproc-per-node 2 --max-restarts 3 -m tcpvit train demo --name two
     """
-    if (recipe is None) == (resume is None):
-        raise ValueError("tell what to train: a recipe, as `tcpvit train demo`, or a run to --resume")
+    if [recipe, task, resume].count(None) != 2:
+        raise ValueError("tell what to train: a recipe, as `tcpvit train demo`, a --task, or a run to --resume")
     report = reporter(quiet=quiet, json=json)
-    set = [*set, *_at(data_root)]
+    set = [*_on(data), *set, *_at(data_root)]
     if resume is not None:
         if name is not None or overwrite:
             raise ValueError("--resume goes on in the folder it names; leave --name and --overwrite out")
         result = engine.resume(resume, overrides=set, report=report)
     else:
-        assert recipe is not None
+        recipe = recipe or RECIPES[str(task)]
         resolved = load_recipe(recipe, set)
         folder = runs / (name or default_name(recipe, resolved))
         result = engine.train(resolved, folder, overwrite=overwrite, report=report)
@@ -185,6 +193,11 @@ def evaluation_tables(
     for row in zip(classes, *by_class.values(), strict=True):
         detail.add(row[0], *(None if value != value else percent(value) for value in row[1:]))
     return [table, detail]
+
+
+def _on(data: str | None) -> list[str]:
+    """The overrides that name another set; the options of the recipe's set are not its own."""
+    return [] if data is None else [f"data.name={json_module.dumps(data)}", "data.options={}"]
 
 
 def _at(data_root: Path | None) -> list[str]:
