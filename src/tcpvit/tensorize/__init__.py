@@ -4,8 +4,8 @@
 >>> from tcpvit.tensorize import tensorize_
 >>> layer = torch.nn.TransformerEncoderLayer(48, nhead=4, dim_feedforward=96, batch_first=True)
 >>> report = tensorize_(layer, tube=3)
->>> round(report.ratio, 2)
-0.37
+>>> round(report.ratio, 3)
+0.352
 """
 
 from tcpvit.tensorize.config import TensorizeConfig

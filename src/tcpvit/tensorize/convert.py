@@ -15,6 +15,7 @@ from torch import nn
 
 from tcpvit.layers.linear import TubalLinear
 from tcpvit.layers.transform import STORED
+from tcpvit.tensorize.arrange import arrange_
 from tcpvit.tensorize.config import TensorizeConfig
 from tcpvit.tensorize.drop_ins import Errors, TubalMultiheadAttention, densified, tensorized
 from tcpvit.tensorize.find import Site, find_sites, maps_of, shapes_of
@@ -75,10 +76,11 @@ def convert(model: nn.Module, config: TensorizeConfig) -> tuple[list[LayerRow], 
     sites = find_sites(model, config)
     if any(site.module is model and site.reason is None for site in sites):
         raise ValueError("the model is itself one linear layer, which cannot be replaced in place; wrap it in a module")
+    gain, notes = arrange_(model, sites, config)
     swap = _Swap(config)
     rows = [row for site in sites for row in swap.rows_of(site)]
     replace_modules(model, swap.made)
-    return rows, 0.0, ()
+    return rows, gain, notes
 
 
 def to_dense_(model: nn.Module) -> nn.Module:

@@ -1,0 +1,198 @@
+"""Reordering features: the network stays the same function, and a projection never keeps less."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from tcpvit.algebra import get_transform
+from tcpvit.compat import repair_torchvision
+from tcpvit.layers import TubalLinear
+from tcpvit.tensorize import TensorizeConfig, tensorize_
+from tcpvit.tensorize.arrange import arrange_
+from tcpvit.tensorize.assign import assign, energy, gram
+from tcpvit.tensorize.find import find_sites
+
+repair_torchvision()
+
+
+def kept_by_projection(matrix, tube):
+    linear = nn.Linear(*matrix.shape[::-1], bias=False)
+    linear.weight.data = matrix
+    return TubalLinear.from_dense(linear, tube)[0].weight_hat.square().sum().item()
+
+
+@settings(max_examples=25)
+@given(st.integers(2, 4), st.integers(1, 4), st.integers(1, 5), st.integers(0, 9))
+def test_energy_is_what_the_projection_keeps(tube, d_out, d_in, seed):
+    torch.manual_seed(seed)
+    phi = get_transform("dct", tube).matrix.float()
+    first, second = torch.randn(d_out * tube, d_in * tube), torch.randn(d_in * tube, d_out * tube)
+    order = torch.randperm(d_out * tube)
+    grams = gram(first, phi) + gram(second.mT, phi)
+    expected = kept_by_projection(first[order], tube) + kept_by_projection(second[:, order], tube)
+    assert energy(grams, phi, order) == pytest.approx(expected, rel=1e-4)
+
+
+@settings(max_examples=25)
+@given(st.integers(2, 5), st.integers(1, 6), st.sampled_from([1, 2]), st.integers(0, 9))
+def test_an_assignment_is_an_order_that_never_keeps_less(tube, tubes, blocks, seed):
+    torch.manual_seed(seed)
+    features = tube * tubes
+    phi = get_transform("dct", tube).matrix.float()
+    grams, labels = gram(torch.randn(features, 2 * tube), phi), torch.arange(features) * blocks // features
+    order = assign(grams, phi, labels)
+    assert order.sort().values.tolist() == list(range(features))
+    assert torch.equal(labels[order], labels)
+    assert energy(grams, phi, order) >= energy(grams, phi, torch.arange(features)) * (1 - 1e-6)
+
+
+def test_an_assignment_comes_near_the_best_order():
+    phi, best, found = get_transform("dct", 2).matrix.float(), 0.0, 0.0
+    for seed in range(3):
+        torch.manual_seed(seed)
+        grams = gram(torch.randn(6, 4), phi)
+        best += max(energy(grams, phi, torch.tensor(order)) for order in itertools.permutations(range(6)))
+        found += energy(grams, phi, assign(grams, phi, torch.zeros(6)))
+    assert found > 0.9 * best
+
+
+def test_a_hidden_c_product_is_found_again():
+    """An MLP whose hidden features were shuffled: most of what the shuffle lost comes back."""
+    first, second = TubalLinear(12, 24, 3).to_dense(), TubalLinear(24, 12, 3).to_dense()
+    order = torch.randperm(24)
+    mlp = nn.ModuleDict({"fc1": first, "fc2": second})
+    first.weight.data, second.weight.data = first.weight.data[order], second.weight.data[:, order]
+
+    class Mlp(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc1, self.fc2 = mlp["fc1"], mlp["fc2"]
+
+        def forward(self, x):
+            return self.fc2(torch.relu(self.fc1(x)))
+
+    report = tensorize_(nn.Sequential(Mlp()), tube=3)
+    assert report.energy > report.energy_unarranged + 0.2
+
+
+def timm_model(name, **options):
+    import timm
+
+    return timm.create_model(name, num_classes=6, **options), torch.randn(2, 3, 32, 32)
+
+
+def hugging_face(name, **options):
+    import transformers
+
+    config = getattr(transformers, f"{name}Config")(
+        hidden_size=24, num_hidden_layers=2, num_attention_heads=2, intermediate_size=48, image_size=32, **options
+    )
+    return getattr(transformers, f"{name}Model")(config), torch.randn(2, 3, 32, 32)
+
+
+def encoder():
+    layer = nn.TransformerEncoderLayer(24, 2, 48, batch_first=True)
+    return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), torch.randn(2, 5, 24)
+
+
+def torchvision_vit():
+    import torchvision
+
+    model = torchvision.models.vision_transformer.VisionTransformer(32, 16, 2, 2, 24, 48, num_classes=6)
+    return model, torch.randn(2, 3, 32, 32)
+
+
+SMALL = {"img_size": 32, "depth": 2, "embed_dim": 24, "num_heads": 2}
+MODELS = {
+    "timm vit": (lambda: timm_model("vit_tiny_patch16_224", **SMALL), 6),
+    "timm deit distilled": (lambda: timm_model("deit_tiny_distilled_patch16_224", **SMALL), 6),
+    "timm deit3": (lambda: timm_model("deit3_small_patch16_224", **SMALL), 6),
+    "timm eva02, with rotations": (lambda: timm_model("eva02_tiny_patch14_224", **{**SMALL, "img_size": 28}), 0),
+    "transformers vit": (lambda: hugging_face("ViT"), 6),
+    "torch encoder": (encoder, 6),
+    "torchvision vit": (torchvision_vit, 6),
+}
+
+
+@pytest.mark.parametrize("arrange", ["inside", "all"])
+@pytest.mark.parametrize("name", MODELS)
+def test_the_reordered_network_is_the_same_function(name, arrange):
+    build, least = MODELS[name]
+    model, x = build()
+    if "eva02" in name:
+        x = x[..., :28, :28]
+    shake(model)
+    model.double().eval()
+    config = TensorizeConfig(tube=3, arrange=arrange)
+    before, weights = model(x.double()), copy.deepcopy(model.state_dict())
+    gain, notes = arrange_(model, find_sites(model, config), config)
+    after = model(x.double())
+    for y, z in zip(tensors(before), tensors(after), strict=True):
+        torch.testing.assert_close(y, z, atol=1e-9, rtol=1e-9)
+    assert gain > 0 or least == 0
+    if least:
+        moved = least + (arrange == "all" and name.startswith("timm"))
+        assert notes == (f"The features of {moved} hidden spaces were reordered to lose less.",)
+        assert any(not torch.equal(weights[key], tensor) for key, tensor in model.state_dict().items())
+
+
+@pytest.mark.parametrize("arrange", ["inside", "all"])
+def test_the_report_says_what_reordering_won(arrange):
+    model, _ = timm_model("vit_tiny_patch16_224", **SMALL)
+    twin = copy.deepcopy(model)
+    plain = tensorize_(twin, tube=3, arrange="none")
+    report = tensorize_(model, tube=3, arrange=arrange)
+    assert report.energy > plain.energy
+    assert report.energy_unarranged == pytest.approx(plain.energy, abs=1e-5)
+    assert plain.arrange_gain == 0
+
+
+def test_what_would_change_the_function_is_left():
+    class Odd(nn.Module):
+        """It has the names, but the middle knows its features."""
+
+        def __init__(self):
+            super().__init__()
+            self.fc1, self.fc2 = nn.Linear(6, 12), nn.Linear(12, 6)
+
+        def forward(self, x):
+            return self.fc2(self.fc1(x).cumsum(-1))
+
+    model = nn.Sequential(Odd())
+    weights = copy.deepcopy(model.state_dict())
+    config = TensorizeConfig(tube=3)
+    assert arrange_(model, find_sites(model, config), config) == (0.0, ())
+    for key, tensor in model.state_dict().items():
+        assert torch.equal(tensor, weights[key])
+
+
+def test_without_scipy_features_stay(monkeypatch):
+    import importlib.util
+
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == "scipy" else find(name, *more))
+    model, _ = encoder()
+    report = tensorize_(model, tube=3)
+    assert report.arrange_gain == 0
+    assert "with scipy installed" in report.notes[0]
+
+
+def shake(model):
+    """Give every parameter a value of its own: zeros and ones hide mistakes."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+
+
+def tensors(output):
+    if isinstance(output, torch.Tensor):
+        return [output]
+    values = output.values() if hasattr(output, "values") else output
+    return [value for value in values if isinstance(value, torch.Tensor)]
