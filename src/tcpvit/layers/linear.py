@@ -24,16 +24,18 @@ def slice_linear(x_hat: Tensor, weight_hat: Tensor, bias_hat: Tensor | None = No
     return y_hat.view(*x_hat.shape[:-1], weight_hat.shape[-1])
 
 
-def tubal_product(x: Tensor, weight_hat: Tensor, transform: HatTransform) -> Tensor:
-    """x ⋆ W of flat features in the spatial domain, the tube fastest: (..., d_in·C) -> (..., d_out·C).
+def tubal_product(x: Tensor, weight_hat: Tensor, transform: HatTransform, bias: Tensor | None = None) -> Tensor:
+    """x ⋆ W + b of flat features in the spatial domain, the tube fastest: (..., d_in·C) -> (..., d_out·C).
 
     >>> tubal_product(torch.ones(2, 12), torch.ones(3, 4, 5), HatTransform("dct", 3)).shape
     torch.Size([2, 15])
     """
     if x.ndim == 1:
-        return tubal_product(x[None], weight_hat, transform)[0]
+        return tubal_product(x[None], weight_hat, transform, bias)[0]
     x_hat = transform.enter(x.unflatten(-1, (-1, transform.tube)))  # (C, ..., d_in)
-    return transform.leave(slice_linear(x_hat, weight_hat)).flatten(-2)
+    # The slice product adds its bias at once; afterwards it would take one more pass over the memory.
+    bias_hat = None if bias is None else transform.enter(bias.view(1, -1, transform.tube))  # (C, 1, d_out)
+    return transform.leave(slice_linear(x_hat, weight_hat, bias_hat)).flatten(-2)
 
 
 def init_weight_(weight: Tensor, fan_in: int) -> None:
@@ -131,8 +133,7 @@ class TubalLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., in) -> (..., out)."""
-        y = tubal_product(x, self.weight_hat, self.transform)
-        return y if self.bias is None else y + self.bias.to(y.dtype)  # under autocast y is narrower
+        return tubal_product(x, self.weight_hat, self.transform, self.bias)
 
     def to_dense(self) -> nn.Linear:
         """The nn.Linear that computes the same."""

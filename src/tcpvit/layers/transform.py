@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from tcpvit.algebra.transforms import LearnedTransform, MatrixTransform, Transform, get_transform
+from tcpvit.layers.kernels import tubes as kernel
 
 # Transforms that no name determines: their matrix is saved with the weights and comes back with them.
 STORED = ("data_driven", "matrix")
@@ -82,12 +83,18 @@ class HatTransform(nn.Module):
     def enter(self, x: Tensor) -> Tensor:
         """(..., d, C) in the spatial domain -> (C, ..., d) in the hat domain."""
         matrix = self.matrices()[0].to(x.dtype)
-        return (matrix @ x.reshape(-1, self.tube).mT).view(self.tube, *x.shape[:-1])
+        tubes = x.reshape(-1, self.tube)
+        if kernel.is_fit(tubes, self.tube, kernel.WORTH_SPLITTING):
+            return kernel.split_tubes(tubes, matrix).view(self.tube, *x.shape[:-1])
+        return (matrix @ tubes.mT).view(self.tube, *x.shape[:-1])
 
     def leave(self, x_hat: Tensor) -> Tensor:
         """(C, ..., d) in the hat domain -> (..., d, C) in the spatial domain."""
         inverse = self.matrices()[1].to(x_hat.dtype)
-        return (x_hat.flatten(1).mT @ inverse.mT).view(*x_hat.shape[1:], self.tube)
+        slices = x_hat.flatten(1)
+        if kernel.is_fit(slices, self.tube, kernel.WORTH_JOINING):
+            return kernel.join_tubes(slices, inverse).view(*x_hat.shape[1:], self.tube)
+        return (slices.mT @ inverse.mT).view(*x_hat.shape[1:], self.tube)
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> HatTransform:
         """After a change of dtype or device take the matrices anew from float64, so that nothing is rounded twice."""
