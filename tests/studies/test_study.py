@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tcpvit import create_model
+from tcpvit.analysis import predict_parameters
+from tcpvit.models import model_config
 from tcpvit.studies.classification import STUDY, measured, planned
 from tcpvit.studies.classification_page import LABELS
 from tcpvit.studies.study import Finished, Places, Planned, Study, choose, work
@@ -106,11 +107,11 @@ def test_seeds_and_wildcards_choose():
 def test_every_planned_run_is_a_recipe_of_a_model_that_can_be_built():
     keys = [run.key for run in planned()]
     assert len(keys) == len(set(keys))
-    for run in planned():
+    for run in choose(planned(), (), seeds=1):
         recipe = run.resolved()
-        options = {k: v for k, v in recipe.model.options.items() if v != "data_driven"}
-        parameters = sum(p.numel() for p in create_model(recipe.model.name, **options).parameters())
-        if run.group == "gap":
+        if run.group == "gap":  # the other parts have the same models
+            options = {k: v for k, v in recipe.model.options.items() if v != "data_driven"}
+            parameters = int(predict_parameters(model_config(recipe.model.name, **options)))
             assert run.name in LABELS
             assert parameters <= 44_500 or 116_000 <= parameters <= 123_000
 

@@ -108,6 +108,20 @@ class Places:
         return [_read_json(file) for file in sorted(self.results.glob("*.json"))]
 
 
+def write_block(page: Path, name: str, text: str) -> list[Path]:
+    """Write `text` between `<!-- name -->` and `<!-- /name -->` of a page that has them; gives what was written."""
+    begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
+    if not page.is_file():
+        return []
+    whole = page.read_text(encoding="utf-8")
+    before, _, rest = whole.partition(begin)
+    _, found, after = rest.partition(end)
+    if not found:
+        return []
+    page.write_text(f"{before}{begin}\n{text.strip()}\n{end}{after}", encoding="utf-8")
+    return [page]
+
+
 def choose(planned: Iterable[Planned], only: Sequence[str], seeds: int | None) -> list[Planned]:
     """The runs whose key matches one of the wildcards; `seeds` takes the place of the plan's own seeds.
 
