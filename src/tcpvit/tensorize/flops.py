@@ -15,14 +15,14 @@ from tcpvit.layers.linear import TubalLinear
 Example = Tensor | tuple[Tensor, ...] | dict[str, Tensor] | Literal[False] | None
 
 # Taking a feature through the transform moves memory, and takes as long as about this many FLOPs of a matrix product:
-# measured on one core, for tubes of 2 to 6, widths of 96 to 3072 and 800 tokens it lies between 120 and 340.
-FLOPS_PER_FEATURE = 200
+# measured on one core, for tubes of 2 to 24, widths of 48 to 384 and 800 tokens it lies between 40 and 190.
+FLOPS_PER_FEATURE = 75
 
 
 def faster_dense(layer: TubalLinear) -> bool:
     """Whether the layer's dense form computes faster: what the slices save is less than what the transforms take.
 
-    >>> faster_dense(TubalLinear(192, 192, tube=3)), faster_dense(TubalLinear(768, 768, tube=3))
+    >>> faster_dense(TubalLinear(96, 96, tube=3)), faster_dense(TubalLinear(192, 192, tube=3))
     (True, False)
     """
     saved = 2 * layer.in_features * layer.out_features * (1 - 1 / layer.tube)

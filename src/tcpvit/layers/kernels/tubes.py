@@ -15,8 +15,8 @@ from torch.utils.flop_counter import register_flop_formula
 
 from tcpvit.layers.kernels.build import call, is_built, is_exporting
 
-# Lengths of tubes for which it was measured to be faster than torch: those that compilers take apart in vectors, and for
-# the way back all there are.
+# Lengths of tubes for which it was measured to be faster than torch: those that compilers take apart in vectors, and
+# on the way back all there are.
 WORTH_SPLITTING, WORTH_JOINING = (2, 3, 4, 8), (2, 3, 4, 5, 6, 7, 8)
 KERNEL_DTYPES = (torch.float32, torch.float64)
 WORTH_NUMBERS = 2**13  # from here on; below, calling an operator of our own takes longer than it saves
