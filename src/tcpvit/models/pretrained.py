@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,7 +14,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from tcpvit.layers.linear import TubalLinear
+
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
+CONVERTED = "tensorized"  # the architecture of models that `tensorize_` converted, ours or foreign
 ARCHITECTURES: dict[str, type[Pretrained]] = {}
 
 
@@ -29,6 +33,9 @@ class Pretrained(ModelHubMixin, library_name="tcpvit", license="apache-2.0", tag
 
     def _save_pretrained(self, save_directory: Path) -> None:
         assert isinstance(self, nn.Module)
+        if is_converted(self):
+            _saving().save(self, save_directory)
+            return
         weights = {name: tensor.contiguous() for name, tensor in self.state_dict().items()}
         content = {"library": "tcpvit", "architecture": type(self).__name__, "options": self.config.to_dict()}
         save_file(weights, save_directory / WEIGHTS, metadata={"format": "pt"})
@@ -45,26 +52,43 @@ class Pretrained(ModelHubMixin, library_name="tcpvit", license="apache-2.0", tag
     def _from_pretrained(cls, *, model_id: str, **download: Any) -> Any:
         download.pop("model_kwargs", None)
         content = read_config(_fetch(model_id, CONFIG, download))
-        architecture: Any = ARCHITECTURES[content["architecture"]]
+        architecture: Any = ARCHITECTURES.get(content["architecture"], object)
         if not issubclass(architecture, cls):
             raise ValueError(
-                f"{model_id} holds a {architecture.__name__}, not a {cls.__name__}; use tcpvit.from_pretrained"
+                f"{model_id} holds a {content['architecture']}, not a {cls.__name__}; use tcpvit.from_pretrained"
             )
         model = architecture(architecture.config_class.from_dict(content["options"]))
         load_weights(model, _fetch(model_id, WEIGHTS, download))
         return model.eval()
 
 
-def save_pretrained(model: Pretrained, folder: str | Path) -> None:
-    """Write `config.json` and `model.safetensors` into `folder`."""
-    if not isinstance(model, Pretrained):
-        raise ValueError(f"save_pretrained takes a model of this library, got {type(model).__name__}")
-    model.save_pretrained(folder)
+def save_pretrained(model: nn.Module, folder: str | Path) -> None:
+    """Write `config.json` and `model.safetensors` of a model of this library, or of a converted one, into `folder`."""
+    if isinstance(model, Pretrained):
+        model.save_pretrained(folder)
+    else:
+        _saving().save(model, Path(folder))
 
 
-def from_pretrained(folder: str | Path, **download: Any) -> Any:
-    """The model saved in `folder`, or in that repository of the Hugging Face Hub, in eval mode."""
+def from_pretrained(folder: str | Path, *, model: nn.Module | None = None, **download: Any) -> Any:
+    """The model saved in `folder`, or in that repository of the Hugging Face Hub, in eval mode.
+
+    `model` is for converted models whose origin is not known: one built as the original was, with any weights.
+    """
+    content = read_config(_fetch(str(folder), CONFIG, download))
+    if content["architecture"] == CONVERTED:
+        return _saving().load(content["options"], _fetch(str(folder), WEIGHTS, download), model)
     return Pretrained.from_pretrained(folder, **download)
+
+
+def is_converted(model: nn.Module) -> bool:
+    """Whether `tensorize_` has converted something in the model."""
+    return hasattr(model, "tcpvit_encoder") or any(isinstance(module, TubalLinear) for module in model.modules())
+
+
+def _saving() -> Any:
+    """How converted models are saved, which a room above this one knows."""
+    return importlib.import_module("tcpvit.tensorize.saving")
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -75,7 +99,7 @@ def read_config(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path} is no JSON file ({error}); save the model again") from error
     if not isinstance(content, dict) or content.get("library") != "tcpvit":
         raise ValueError(f"{path} does not describe a tcpvit model; was it written by another library?")
-    known = sorted(ARCHITECTURES)
+    known = sorted([*ARCHITECTURES, CONVERTED])
     if content.get("architecture") not in known or not isinstance(content.get("options"), dict):
         raise ValueError(f"{path} names the architecture {content.get('architecture')!r}; this version knows {known}")
     return content
@@ -83,7 +107,11 @@ def read_config(path: Path) -> dict[str, Any]:
 
 def load_weights(model: nn.Module, path: Path) -> None:
     """Load `path` into `model`; weights that are missing, unknown or of another shape are an error that names them."""
-    weights = _read_weights(path)
+    fit_weights(model, read_weights(path), path)
+
+
+def fit_weights(model: nn.Module, weights: dict[str, Tensor], path: Path) -> None:
+    """Load weights that were read from `path`."""
     expected = model.state_dict()
     problems = [f"{name} is missing" for name in expected if name not in weights]
     problems += [f"{name} is unknown" for name in weights if name not in expected]
@@ -101,7 +129,8 @@ def load_weights(model: nn.Module, path: Path) -> None:
     model.load_state_dict(weights)
 
 
-def _read_weights(path: Path) -> dict[str, Tensor]:
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file."""
     try:
         return load_file(path)
     except (SafetensorError, OSError, torch.serialization.pickle.UnpicklingError) as error:

@@ -12,6 +12,7 @@ from tcpvit.tensorize.config import TensorizeConfig
 from tcpvit.tensorize.convert import materialize_, tensorize_, to_dense_
 from tcpvit.tensorize.drop_ins import TubalConv1D, TubalConv2d, TubalMultiheadAttention
 from tcpvit.tensorize.flops import faster_dense
+from tcpvit.tensorize.origin import build
 from tcpvit.tensorize.report import LayerRow, Report
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "TubalConv1D",
     "TubalConv2d",
     "TubalMultiheadAttention",
+    "build",
     "faster_dense",
     "materialize_",
     "tensorize_",

@@ -66,7 +66,7 @@ def _fill(grams: Tensor, phi: Tensor, members: Tensor, places: Tensor, position:
         features = members[tubes, position]
         gain = torch.zeros(len(tubes), len(features))  # (tube, feature)
         for k in range(phi.shape[0]):
-            company = sum(phi[k, p] * grams[k][members[tubes, p]] for p in others)  # (tube, any feature)
+            company = torch.stack([phi[k, p] * grams[k][members[tubes, p]] for p in others]).sum(0)  # (tube, F)
             gain += phi[k, position] * company[:, features]
         _, chosen = linear_sum_assignment(gain.numpy(), maximize=True)
         members[tubes, position] = features[torch.from_numpy(chosen)]

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,10 +17,12 @@ from tcpvit.layers.transform import STORED
 from tcpvit.tensorize.arrange import arrange_
 from tcpvit.tensorize.config import TensorizeConfig
 from tcpvit.tensorize.drop_ins import Errors, TubalMultiheadAttention, densified, tensorized
+from tcpvit.tensorize.encoder import convert as convert_encoder
 from tcpvit.tensorize.find import Site, find_sites, maps_of, shapes_of
 from tcpvit.tensorize.flops import Example, count_or_none, faster_dense
 from tcpvit.tensorize.report import DONE, LayerRow, Report
 
+ENCODER_NOTE = "tcpvit_encoder"  # the attribute in which a model keeps the config that converted its encoder
 HOOKS = (
     "_backward_hooks",
     "_backward_pre_hooks",
@@ -71,8 +72,9 @@ def tensorize_(
 def convert(model: nn.Module, config: TensorizeConfig) -> tuple[list[LayerRow], float, tuple[str, ...]]:
     """Convert, without counting what was saved: the rows of the report, the energy that reordering won, and notes."""
     if config.mode == "encoder":
-        encoder = importlib.import_module("tcpvit.tensorize.encoder")
-        return encoder.convert(model, config), 0.0, ()
+        rows = convert_encoder(model, config)
+        setattr(model, ENCODER_NOTE, config.to_dict())
+        return rows, 0.0, ()
     sites = find_sites(model, config)
     if any(site.module is model and site.reason is None for site in sites):
         raise ValueError("the model is itself one linear layer, which cannot be replaced in place; wrap it in a module")
@@ -93,6 +95,8 @@ def to_dense_(model: nn.Module) -> nn.Module:
       (0): Linear(in_features=6, out_features=6, bias=True)
     )
     """
+    if hasattr(model, ENCODER_NOTE):
+        raise ValueError('mode="encoder" built the blocks anew, and there is no exact way back; keep the original')
     return _densify(model, drop_ins_of(model))
 
 

@@ -1,0 +1,94 @@
+"""Converted models as folders: config.json says where the model comes from and what was converted, no pickle."""
+
+from __future__ import annotations
+
+import glob
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from tcpvit.layers.linear import TubalLinear
+from tcpvit.models.pretrained import CONFIG, CONVERTED, WEIGHTS, fit_weights, read_weights
+from tcpvit.tensorize.config import TensorizeConfig
+from tcpvit.tensorize.convert import ENCODER_NOTE, convert, drop_ins_of
+from tcpvit.tensorize.drop_ins import TubalMultiheadAttention
+from tcpvit.tensorize.origin import origin_of, rebuild
+
+
+def save(model: nn.Module, folder: Path) -> None:
+    """Write `config.json` and `model.safetensors` of a converted model into `folder`."""
+    conversions = _conversions(model)
+    if not conversions:
+        raise ValueError(
+            f"save_pretrained takes a model of this library or one that tensorize_ converted, got a "
+            f"{type(model).__name__} with neither"
+        )
+    origin = origin_of(model)
+    if origin is None:
+        warnings.warn(
+            f"how this {type(model).__name__} was built is not known: load it with from_pretrained(folder, model=...), "
+            f"or build it with tcpvit.tensorize.build",
+            stacklevel=3,
+        )
+    options = {"model": type(model).__name__, "origin": origin, "conversions": conversions}
+    content = {"library": "tcpvit", "architecture": CONVERTED, "options": options}
+    folder.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(content, indent=2, default=_refuse)  # before the weights: it may be refused
+    weights = {name: tensor.contiguous() for name, tensor in _once(model).items()}
+    save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
+    (folder / CONFIG).write_text(text + "\n")
+
+
+def load(options: dict[str, Any], weights: Path, model: nn.Module | None = None) -> nn.Module:
+    """The model that `save` wrote, in eval mode; `model` is one built as the original was, where that is not known."""
+    if model is None:
+        if options["origin"] is None:
+            raise ValueError(
+                f"{weights.parent} holds a converted {options['model']} and does not say how to build one; build it "
+                f"as the original was and call from_pretrained(folder, model=that)"
+            )
+        model = rebuild(options["origin"])
+    for conversion in options["conversions"]:
+        convert(model, TensorizeConfig.from_dict(conversion))
+    found = read_weights(weights)
+    fit_weights(model, {**_shared_with(model, found), **found}, weights)
+    return model.eval()
+
+
+def _conversions(model: nn.Module) -> list[dict[str, Any]]:
+    """The configs that bring a model built anew into this one's form; weights are drawn, then loaded."""
+    if hasattr(model, ENCODER_NOTE):
+        return [{**getattr(model, ENCODER_NOTE), "init": "fresh"}]
+    layers: dict[tuple[int, str], list[str]] = {}
+    for name, module in drop_ins_of(model).items():
+        layer: Any = module.out_proj if isinstance(module, TubalMultiheadAttention) else module
+        assert isinstance(layer, TubalLinear)
+        layers.setdefault((layer.tube, layer.transform.name), []).append(glob.escape(name))
+    return [
+        TensorizeConfig(tube, transform, init="fresh", include=names, heads=True, convs="all").to_dict()
+        for (tube, transform), names in layers.items()
+    ]
+
+
+def _once(model: nn.Module) -> dict[str, Tensor]:
+    """The state dict, with tensors that several names share under the first of them."""
+    first: dict[int, str] = {}
+    state = model.state_dict(keep_vars=True)
+    for name, tensor in state.items():
+        first.setdefault(id(tensor), name)
+    return {name: tensor.detach() for name, tensor in state.items() if first[id(tensor)] == name}
+
+
+def _shared_with(model: nn.Module, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Weights for the names that were left out because they share a tensor."""
+    state = model.state_dict(keep_vars=True)
+    given = {id(tensor): weights[name] for name, tensor in state.items() if name in weights}
+    return {name: given[id(tensor)] for name, tensor in state.items() if id(tensor) in given}
+
+
+def _refuse(value: object) -> Any:
+    raise ValueError(f"the model was built with {value!r}, which JSON cannot hold; load it with model= instead")
