@@ -8,6 +8,8 @@ slices. In memory the channels of a pixel lie together (torch's channels_last), 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -211,8 +213,7 @@ class MapCoupling(nn.Module):
 
     def __init__(self, tube: int, coupling: Coupling):
         super().__init__()
-        if coupling.low_rank or coupling.partial:
-            raise ValueError("feature maps are coupled by mix and shuffle; low_rank and partial are for linear maps")
+        check_map_coupling(coupling)
         self.tube, self.coupling = tube, coupling
         if coupling.mix:
             self.mix = nn.Parameter(torch.empty(tube, tube))
@@ -235,6 +236,12 @@ class MapCoupling(nn.Module):
     def extra_repr(self) -> str:
         """What `repr` shows."""
         return f"tube={self.tube}, mix={self.coupling.mix}, shuffle={self.coupling.shuffle}"
+
+
+def check_map_coupling(coupling: Coupling) -> None:
+    """Feature maps are coupled by mix and shuffle alone."""
+    if replace(coupling, mix=None, shuffle=False) != Coupling():
+        raise ValueError(f"feature maps are coupled by mix and shuffle, the others are for linear maps; got {coupling}")
 
 
 def init_conv_(weight: Tensor, bias: Tensor | None) -> None:

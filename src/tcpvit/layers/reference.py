@@ -16,7 +16,8 @@ from torch.nn import functional as F
 
 from tcpvit.layers.attention import TAttention
 from tcpvit.layers.block import Block, TBlock
-from tcpvit.layers.coupling import CoupledTLinear, TwoFactorTLinear
+from tcpvit.layers.conv import TConv2d
+from tcpvit.layers.coupling import CoupledTLinear, Coupling, TwoFactorTLinear
 from tcpvit.layers.embed import TPatchEmbed, patchify
 from tcpvit.layers.linear import TLinear
 from tcpvit.layers.mlp import TMlp
@@ -82,6 +83,17 @@ def t_ffn(X: Tensor, W1: Tensor, b1: Tensor, W2: Tensor, b2: Tensor, M: Tensor, 
     H = t_linear(X, W1, b1, M)
     H = F.gelu(H) if spatial else unhat([F.gelu(H_k) for H_k in hat(H, M)], M)
     return t_linear(H, W2, b2, M)
+
+
+def t_conv(X: Tensor, W: Tensor, b: Tensor | None, M: Tensor, padding: int = 0) -> Tensor:
+    """Convolution by the c-product, Σ_uv X[·+u, ·+v] ⋆ W[u, v] + b: maps (B, H, W, d, C), filters (k, k, d, d', C)."""
+    X = F.pad(X, (0, 0, 0, 0, padding, padding, padding, padding))
+    height, width = X.shape[1] - W.shape[0] + 1, X.shape[2] - W.shape[1] + 1
+    Y = torch.zeros((), dtype=X.dtype)
+    for u in range(W.shape[0]):
+        for v in range(W.shape[1]):
+            Y = Y + product(X[:, u : u + height, v : v + width], W[u, v], M)
+    return Y if b is None else Y + b
 
 
 # --------------------------------------------------------------------------------------- the letter of the paper
@@ -236,6 +248,51 @@ def shuffle(X: Tensor, M: Tensor) -> Tensor:
             place = j * C + k
             moved[place // d][..., place % d] = X_hat[k][..., j]
     return unhat(moved, M)
+
+
+def conv(layer: TConv2d, X: Tensor, M: Tensor) -> Tensor:
+    """What `layer` computes, on spatial maps (B, H, W, d, C)."""
+    C = layer.tube
+    W = unhat([W_k.permute(2, 3, 1, 0) for W_k in layer.weight_hat.chunk(C)], M)  # (k, k, d, d', C)
+    b = None if layer.bias_hat is None else unhat(list(layer.bias_hat.chunk(C)), M)
+    return t_conv(X, W, b, M, layer.padding)
+
+
+def decode(decoder: Any, maps: Tensor, size: tuple[int, int]) -> Tensor:
+    """A TCP decoder in eval mode, transforming back after every step: (B, d·C, h, w) -> (B, classes, H, W)."""
+    M, C = _matrix(decoder), decoder.tube
+    spatial = decoder.config.activation_domain == "spatial"
+    X = maps.permute(0, 2, 3, 1).unflatten(-1, (-1, C))  # (B, h, w, d, C)
+    for i, stage in enumerate(decoder.stages):
+        if getattr(stage.couple, "mix", None) is not None:
+            X = unhat(hat(torch.stack(hat(X, M), -1), stage.couple.mix), M)
+        if getattr(stage.couple, "coupling", Coupling()).shuffle:
+            X = shuffle(X, M)
+        X = conv(stage.conv, _enlarge(X, (min(2 * X.shape[1], size[0]), min(2 * X.shape[2], size[1]))) if i else X, M)
+        seen = list(X.unbind(-1)) if spatial else hat(X, M)  # what BatchNorm and ReLU act on
+        seen = [F.relu(_batch_norm(stage.norm, X_k, k)) for k, X_k in enumerate(seen)]
+        X = torch.stack(seen, -1) if spatial else unhat(seen, M)
+    logits = decoder.head.bias + torch.cat(seen, -1) @ decoder.head.weight.flatten(1).mT
+    return _enlarge(logits[..., None], size)[..., 0].permute(0, 3, 1, 2)
+
+
+def _batch_norm(norm: nn.BatchNorm2d, X_k: Tensor, k: int) -> Tensor:
+    """The part of a BatchNorm that belongs to slice k, (B, H, W, d), by its running statistics."""
+    own = slice(k * X_k.shape[-1], (k + 1) * X_k.shape[-1])
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
+    scaled = (X_k - norm.running_mean[own]) / torch.sqrt(norm.running_var[own] + norm.eps)
+    return norm.weight[own] * scaled + norm.bias[own]
+
+
+def _enlarge(X: Tensor, size: tuple[int, int]) -> Tensor:
+    """Maps (B, h, w, d, C) at another size, bilinearly, feature after feature."""
+    planes = [
+        F.interpolate(X[..., j, k][:, None], size, mode="bilinear", align_corners=False)[:, 0]
+        for j in range(X.shape[-2])
+        for k in range(X.shape[-1])
+    ]
+    return torch.stack(planes, -1).unflatten(-1, X.shape[-2:])
 
 
 class PaperEncoder(nn.Module):

@@ -20,11 +20,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tcpvit.algebra.checks import nearest
-from tcpvit.layers.conv import MapCoupling, TConv2d, enter_maps, init_conv_, mix_maps
+from tcpvit.layers.conv import MapCoupling, TConv2d, check_map_coupling, enter_maps, init_conv_, mix_maps
 from tcpvit.layers.coupling import Coupling
 from tcpvit.layers.mlp import ACTIVATION_DOMAINS
 from tcpvit.layers.transform import STORED, HatTransform, attach_transform
-from tcpvit.models.config import KINDS, check_keys
+from tcpvit.models.config import KINDS, as_words, check_keys
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,8 @@ class DecoderConfig:
         object.__setattr__(self, "channels", tuple(self.channels))
         if not self.channels or min(self.channels) < 1:
             raise ValueError(f"decoder.channels are one or more positive numbers, got {self.channels}")
-        object.__setattr__(self, "coupling", _words(self.coupling))
-        coupling = Coupling.parse(self.coupling)
-        if coupling.low_rank or coupling.partial:
-            raise ValueError(f"a decoder is coupled by mix and shuffle, got {'+'.join(self.coupling)}")
+        object.__setattr__(self, "coupling", as_words(self.coupling))
+        check_map_coupling(Coupling.parse(self.coupling))
         if self.transform in STORED:
             raise ValueError(f"decoder.transform is one that its name determines, as 'dct', got {self.transform!r}")
         if self.kind == "std":
@@ -135,7 +133,7 @@ class Stage(nn.Module):
 
     def forward(self, x: Tensor, size: tuple[int, int] | None = None) -> Tensor:
         """(B, in, h, w) -> (B, out, *size)."""
-        return F.relu(self.norm(self.conv(resize(x, size))))
+        return F.relu(self.norm(self.conv(resize(x, size))), inplace=True)
 
     def fuse_(self) -> None:
         """Fold the BatchNorm into the convolution."""
@@ -166,7 +164,8 @@ class TStage(nn.Module):
         if self.spatial and size is not None:  # the first stage is given hat slices
             x = mix_maps(self.transform.matrices()[0], x)
         y = self.conv(resize(self.couple(x), size))  # slices are coupled before they are enlarged: it is less to couple
-        return F.relu(self.norm(mix_maps(self.transform.matrices()[1], y) if self.spatial else y))
+        y = mix_maps(self.transform.matrices()[1], y) if self.spatial else y
+        return F.relu(self.norm(y), inplace=True)
 
     def fuse_(self) -> None:
         """Fold the BatchNorm into the convolution, unless a transform stands between them."""
@@ -200,10 +199,3 @@ def _fold(weight: Tensor, bias: Tensor | None, norm: nn.BatchNorm2d) -> None:
     scale = norm.weight / torch.sqrt(norm.running_var + norm.eps)
     weight *= scale.view(-1, 1, 1, 1)
     bias.copy_((bias - norm.running_mean) * scale + norm.bias)
-
-
-def _words(coupling: Any) -> tuple[str, ...]:
-    """A coupling as strings, however it was written."""
-    if coupling is None or coupling in ("", "none"):
-        return ()
-    return tuple(coupling.split("+")) if isinstance(coupling, str) else tuple(coupling)
