@@ -16,6 +16,7 @@ from tcpvit.training.progress import reporter
 STUDIES = {
     "classification": "tcpvit.studies.classification:STUDY",
     "segmentation": "tcpvit.studies.segmentation:STUDY",
+    "slices": "tcpvit.studies.slices:STUDY",
 }
 
 
@@ -43,7 +44,7 @@ def reproduce(
     times at once: each process takes runs that no other has.
 
     Args:
-        study: classification or segmentation.
+        study: classification, segmentation, or slices (what each slice sees and learns).
         only: a run or a part of the study, wildcards allowed, as "gap-*"; may be repeated. See --plan.
         seeds: how many seeds of each, from 0 on, instead of the plan's own.
         epochs: train so long instead of as planned; such runs are kept apart.

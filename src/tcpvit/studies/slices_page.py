@@ -1,0 +1,304 @@
+"""The page of the study of slices: figures, tables and plain words, all from the records."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tcpvit.algebra import get_transform
+from tcpvit.figures.slices import (
+    attention_picture,
+    draw_ablation,
+    draw_classes,
+    draw_energy,
+    draw_gradients,
+    draw_slice_pictures,
+    slice_pictures,
+)
+from tcpvit.figures.style import save_figure
+from tcpvit.studies.intervals import signed
+from tcpvit.studies.study import Places, Record
+from tcpvit.tables import Ratio, Table, Written, render
+from tcpvit.training.progress import duration
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+LABELS = {"paper": "the paper's TCP-ViT", "joint-mix": "joint attention and mix"}
+WAYS = {"entry": "at the entry", "exit": "at the exit", "new head": "at the exit, with a new head"}
+GAIN = 2.0  # contrasts between channels are shown so much stronger than they are
+VANISHED = 0.1  # a slice whose gradient is below this part of the largest would not keep up
+
+Records = Mapping[str, Record]  # by the label of the model
+
+
+def write(places: Places) -> list[Path]:
+    """Write `slices.md` and its figures, with the models there are."""
+    records: dict[str, Record] = {}
+    for record in _in_order(places.records()):
+        name: str = record["name"]
+        records.setdefault(LABELS.get(name, name), record)  # the first seed
+    if not records:
+        return []
+    page = places.pages / "slices.md"
+    page.parent.mkdir(parents=True, exist_ok=True)
+    drawn = [save_figure(figure, page.parent / f"slices_{name}") for name, figure in figures(records).items()]
+    page.write_text("\n\n".join(_parts(records)) + "\n", encoding="utf-8")
+    return [page, *(file for files in drawn for file in files)]
+
+
+def _in_order(records: Iterable[Record]) -> list[Record]:
+    """The paper's model first."""
+    return sorted(records, key=lambda record: list(LABELS).index(record["name"]) if record["name"] in LABELS else 99)
+
+
+# ---------------------------------------------------------------------------------------------------- figures
+
+
+def figures(records: Records) -> dict[str, Figure]:
+    """Every figure of the page by its name."""
+    ablation = {
+        label: {
+            WAYS[way]: {name: 100 * each["top1"] for name, each in found.items()}
+            for way, found in record["ablation"].items()
+        }
+        for label, record in records.items()
+    }
+    first = next(iter(records.values()))
+    return {
+        "pictures": _draw_pictures(records),
+        "ablation": draw_ablation(ablation, chance=100 / len(first["classes"])),
+        "classes": draw_classes({label: class_changes(one) for label, one in records.items()}, first["classes"]),
+        "energy": draw_energy({label: record["energy"] for label, record in records.items()}),
+        "gradients": draw_gradients(
+            {label: (one["gradients"]["steps"], one["gradients"]["norms"]) for label, one in records.items()}
+        ),
+    }
+
+
+def _draw_pictures(records: Records) -> Figure:
+    """Some pictures, their slices, and where each model looks."""
+    shown = next(iter(records.values()))["pictures"]
+    pixels = [_levels(picture["pixels"], 3) for picture in shown]
+    matrix = get_transform("dct", 3).matrix.numpy()
+    alone = [slice_pictures(each, matrix, GAIN) for each in pixels]
+    groups = {
+        "picture": {"": pixels},
+        "its slices": {str(k): [slices[k] for slices in alone] for k in range(3)},
+    }
+    for record in records.values():
+        maps = [[_levels(text) for text in picture["attention"]] for picture in record["pictures"]]
+        columns = [str(k) for k in range(len(maps[0]))] if len(maps[0]) > 1 else ["all"]
+        title = "where they look (paper)" if len(maps[0]) > 1 else "joint"
+        groups[title] = {
+            column: [attention_picture(each, found[k]) for each, found in zip(pixels, maps, strict=True)]
+            for k, column in enumerate(columns)
+        }
+    return draw_slice_pictures(groups, [picture["label"] for picture in shown])
+
+
+def _levels(text: str, *channels: int) -> np.ndarray:
+    """A square map (H, W), or a square picture (H, W, channels), with values 0..1."""
+    levels = np.frombuffer(bytes.fromhex(text), np.uint8) / 255
+    side = math.isqrt(len(levels) // math.prod(channels))
+    return levels.reshape(side, side, *channels)
+
+
+def class_changes(record: Record) -> list[list[float]]:
+    """How the accuracy of each class changes, in points, without each slice and with a new head: (C, classes)."""
+    found = record["ablation"]["new head"]
+    whole = found["all"]["by_class"]
+    without = [each["by_class"] for name, each in found.items() if name.startswith("without")]
+    return [[100 * (one - before) for one, before in zip(each, whole, strict=True)] for each in without]
+
+
+# ---------------------------------------------------------------------------------------------------- the page
+
+
+def _parts(records: Records) -> Iterable[str]:
+    first = next(iter(records.values()))
+    yield "# What the slices see"
+    yield (
+        "TCP-ViT takes a picture apart along its channels before anything else: three slices, each the size of the "
+        "picture. Slice 0 is the mean of red, green and blue, slice 1 is red against blue, slice 2 is green against "
+        "both. In the paper's model each slice then has a Transformer of its own, and they meet only in the head. What "
+        "does each of them see, and does each of them learn?"
+    )
+    error = 100 * (0.25 / first["test_images"]) ** 0.5
+    yield (
+        f"Written by `tcpvit reproduce slices` from the files in `results/slices`. The runs are short on purpose, "
+        f"{first['epochs']} epochs of {first['train_images']:,} pictures and one seed: they show what slices do, not "
+        f"how good these models become (`tcpvit reproduce classification` is for that). Everything is measured on all "
+        f"{first['test_images']:,} test pictures by the weights of the last epoch. An accuracy has a standard error of "
+        f"up to {error:.1f} points, and with one seed a difference of a point or two should not be read as an effect."
+    )
+    yield render([runs_table(records)], "markdown")
+    yield "## In the picture"
+    yield "![Test pictures, their three slices, and where each slice looks](slices_pictures.png)"
+    yield _words_on_pictures(first)
+    yield "## Take a slice away"
+    yield (
+        "Slice k is set to zero in all tokens, **at the entry** (what enters the first block: patches, class token and "
+        "positions) or **at the exit** (what the head reads). A head that expects three slices is misled when one is "
+        "missing; so in a third measurement, **with a new head**, a linear head is fitted by least squares to the "
+        f"slices that are left ({first['fitted_images']:,} training pictures, all else as it is). It tells "
+        "what they know together. `only k` is the same with the other slices taken away."
+    )
+    yield "![Accuracy with some of the slices](slices_ablation.png)"
+    yield render([ablation_table(records)], "markdown")
+    yield _words_on_ablation(records)
+    yield "## Class by class"
+    yield "![Change of each class's accuracy without each slice, with a new head](slices_classes.png)"
+    yield " ".join(_words_on_classes(label, record) for label, record in records.items())
+    yield "## The energy of a slice, from block to block"
+    yield "![Share of each slice in the energy, from the picture to the last block](slices_energy.png)"
+    yield _words_on_energy(records)
+    yield "## Does every slice learn?"
+    yield "![Norm of the gradient by slice against the step](slices_gradients.png)"
+    yield (
+        "The norm of the loss's gradient by the weights of slice k, over all blocks, before it is clipped; faint as "
+        "measured, strong the running median. Where slices are mixed, the weights of slice k read a mixture of all of "
+        "them. The tables have the median of the second half of the training, block by block, slice 0 as 1."
+    )
+    yield render([gradient_table(label, record) for label, record in records.items()], "markdown")
+    yield " ".join(words_on_gradients(label, record) for label, record in records.items())
+    yield (
+        "The paper argues from Parseval's identity: the transform is orthogonal, so that a gradient has the same norm "
+        "in both domains. That is a statement on the sum over all slices. It does not say how the sum is divided among "
+        "them, and the energy of the picture is divided very unevenly. The t-LayerNorm is the likelier reason: it "
+        "brings every token of every slice to the same size before each layer, however faint the slice is."
+    )
+
+
+def runs_table(records: Records) -> Table:
+    """Where the numbers come from."""
+    columns = ["model", "parameters", "epochs", "seed", "top-1, last", "CPU time", "command", "commit"]
+    table = Table("runs", "The runs", columns)
+    for label, record in records.items():
+        commit, time = record["commit"] or "–", record["cpu_seconds"]
+        table.add(
+            label,
+            record["parameters"],
+            record["epochs"],
+            record["seed"],
+            _percent(record["top1_last"]),
+            Written(duration(time)) if time else None,
+            f"`{record['command']}`",
+            f"`{commit[:10]}`",
+        )
+    return table
+
+
+def ablation_table(records: Records) -> Table:
+    """Accuracies by what is left of the slices."""
+    ways = [(label, way) for label in records for way in WAYS]
+    table = Table("ablation", "Top-1 by the slices that are left", ["left", *(f"{a}: {b}" for a, b in ways)])
+    for name in next(iter(records.values()))["ablation"]["entry"]:
+        cells = [_percent(records[label]["ablation"][way][name]["top1"]) for label, way in ways]
+        table.add(name, *cells, strong=name == "all")
+    return table
+
+
+def gradient_table(label: str, record: Record) -> Table:
+    """The gradient of each block's slices against that of slice 0."""
+    late = record["gradients"]["late_by_block"]
+    tube = len(next(iter(late.values())))
+    table = Table(f"gradients_{record['name']}", label, ["block", *(f"slice {k}" for k in range(tube))])
+    for place, norms in late.items():
+        name, _, number = place.partition(".")
+        title = f"block {int(number) + 1}" if name == "blocks" else name.replace("_", " ")
+        table.add(title, *(Ratio(norm / norms[0]) if norms[0] else None for norm in norms))
+    return table
+
+
+# ---------------------------------------------------------------------------------------------------- words
+
+
+def _words_on_pictures(record: Record) -> str:
+    parts = shares(record["energy"]["picture"])
+    said = " and ".join((", ".join(map(_percent, parts[:-1])), _percent(parts[-1])))
+    return (
+        f"The first test picture of each of the first {len(record['pictures'])} classes, none chosen. Slices 1 and 2 "
+        f"are drawn around grey and {GAIN:g} times as strong as they are. Of the energy of the (normalised) test "
+        f"pictures the slices hold {said}: to the eye, slice 0 is the picture. On the right, where the class token "
+        f"of the last block looks (mean of the heads; yellow is the most of each map): the paper's model has a map for "
+        f"each slice, joint attention one for all. {_words_on_likeness(record)}"
+    ).strip()
+
+
+def _words_on_likeness(record: Record) -> str:
+    table = np.array(record["likeness"])
+    if len(table) < 2:
+        return ""
+    said = ", ".join(f"{signed(table[i, k], 2)} (slices {i} and {k})" for k in range(len(table)) for i in range(k))
+    return f"The maps of the paper's slices correlate by {said}, where 1 would be the same places and 0 is unrelated."
+
+
+def _words_on_ablation(records: Records) -> str:
+    sentences = []
+    for label, record in records.items():
+        found = {name: 100 * each["top1"] for name, each in record["ablation"]["new head"].items()}
+        changes = [found[f"without {k}"] - found["all"] for k in range(_tube(record))]
+        said = ", ".join(f"{signed(changes[k])} without slice {k}" for k in np.argsort(changes))
+        sentences.append(
+            f"In {label} a new head on all slices has {found['all']:.1f} %; in points, it has {said}. Slice 0 alone "
+            f"knows enough for {found['only 0']:.1f} %."
+        )
+    return " ".join(sentences)
+
+
+def _words_on_classes(label: str, record: Record) -> str:
+    changes, classes = np.array(class_changes(record)), record["classes"]
+    worst = [f"{classes[row.argmin()]} without slice {k} ({signed(row.min(), 0)})" for k, row in enumerate(changes)]
+    return f"The largest losses in {label}, in points: {', '.join(worst)}."
+
+
+def _words_on_energy(records: Records) -> str:
+    sentences = []
+    for label, record in records.items():
+        *_, last = record["energy"]
+        before, after = shares(record["energy"]["picture"]), shares(record["energy"][last])
+        sentences.append(
+            f"In {label} slice 0 goes from {_percent(before[0])} of the energy in the picture to {_percent(after[0])} "
+            f"after the last block, slice {len(after) - 1} from {_percent(before[-1])} to {_percent(after[-1])}."
+        )
+    how = (
+        "The mean square of the picture's and the tokens' hat slices, as shares; the numbers below the bars are blocks."
+    )
+    return " ".join([how, *sentences])
+
+
+def words_on_gradients(label: str, record: Record) -> str:
+    """Whether a slice's gradient vanishes beside the largest, said with the numbers."""
+    norms = np.array(record["gradients"]["norms"])  # (C, steps)
+    relative = norms / norms.max(0)
+    typical, lowest = np.median(relative, axis=1), relative.min()
+    k = int(typical.argmin())
+    holds = typical.min() >= VANISHED
+    verdict = "none vanishes beside the others" if holds else f"the gradient of slice {k} does fall behind"
+    return (
+        f"In {label} the smallest gradient is that of slice {k}, in the median {_percent(typical[k])} of the largest "
+        f"at the same step, and at no step is any below {_percent(lowest)}: {verdict}."
+    )
+
+
+def shares(values: Iterable[float]) -> list[float]:
+    """Each as a fraction of their sum.
+
+    >>> shares([3.0, 1.0])
+    [0.75, 0.25]
+    """
+    found = list(values)
+    return [value / sum(found) for value in found]
+
+
+def _tube(record: Record) -> int:
+    return len(record["energy"]["picture"])
+
+
+def _percent(fraction: float) -> Written:
+    return Written(f"{100 * fraction:.1f} %")
