@@ -15,7 +15,17 @@ from tcpvit.figures.curves import Curve, draw_curves
 from tcpvit.figures.efficiency import draw_efficiency
 from tcpvit.figures.masks import draw_errors, draw_segmentations
 from tcpvit.figures.style import save_figure
-from tcpvit.studies.segmentation_tables import LABELS, LEVELS, Runs, components, percents, runs_of
+from tcpvit.studies.segmentation_tables import (
+    LABELS,
+    LEVELS,
+    PAIR,
+    Runs,
+    components,
+    has_pair,
+    percents,
+    runs_of,
+    shown_group,
+)
 from tcpvit.studies.study import Places, Record
 from tcpvit.training import load_trained
 from tcpvit.training.build import load_splits
@@ -24,7 +34,6 @@ from tcpvit.training.metrics import image_mious
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-PAIR = ("std", "tcp")  # the paper's two
 SHOWN = 5  # pictures
 CURVES = {
     "(a) training loss": ("train_loss", 1),
@@ -36,13 +45,14 @@ CURVES = {
 def draw_all(places: Places, records: Sequence[Record]) -> list[Path]:
     """Write every figure that there are numbers for, as SVG and PNG."""
     figures = {"seg_params": _draw_parameters()}
-    whole, subset = runs_of(records, "whole"), runs_of(records, "subset")
-    if all(whole[name] for name in PAIR):
-        figures |= {"seg_curves": _draw_curves(whole), "seg_confusion": _draw_confusions(whole)}
-    for name, runs in (("seg_efficiency", whole), ("seg_efficiency_subset", subset)):
-        if all(runs[model] for model in PAIR):
+    for name, group in (("seg_efficiency", "whole"), ("seg_efficiency_subset", "subset")):
+        runs = runs_of(records, group)
+        if has_pair(runs):
             figures[name] = _draw_efficiency(runs)
-    figures |= _draw_pictures(places.runs)
+    if shown := shown_group(records):
+        runs = runs_of(records, shown)
+        figures |= {"seg_curves": _draw_curves(runs), "seg_confusion": _draw_confusions(runs)}
+        figures |= _draw_pictures([places.runs / runs[name][0]["key"] for name in PAIR])
     return [path for name, figure in figures.items() for path in save_figure(figure, places.pages / name)]
 
 
@@ -83,9 +93,8 @@ def _draw_efficiency(runs: Runs) -> Figure:
     return draw_efficiency(points)
 
 
-def _draw_pictures(runs: Path) -> dict[str, Figure]:
+def _draw_pictures(folders: Sequence[Path]) -> dict[str, Figure]:
     """Predictions and errors on validation pictures at even distances in the list; nothing without weights or data."""
-    folders = [runs / f"whole-{name}-0" for name in PAIR]
     if not all((folder / "result.json").is_file() for folder in folders):
         return {}
     models = [load_trained(folder) for folder in folders]

@@ -10,7 +10,7 @@ from typing import Any
 
 from tcpvit.figures.efficiency import compression_cost
 from tcpvit.studies import segmentation_tables as tables
-from tcpvit.studies.segmentation_figures import PAIR, SHOWN, draw_all
+from tcpvit.studies.segmentation_figures import SHOWN, draw_all
 from tcpvit.studies.study import Places, Record
 from tcpvit.tables import Table, as_text, render
 from tcpvit.training.checkpoint import write_atomically
@@ -27,6 +27,7 @@ CAPTIONS = {
     "seg_efficiency": "Parameters against mIoU, all training pictures (fig:seg_efficiency).",
     "seg_efficiency_subset": "Parameters against mIoU on the subset, mean and deviation over the seeds.",
 }
+OF_SHOWN = ("seg_curves", "seg_confusion", "seg_visual", "seg_errors")  # of the part that has both models
 
 
 def write(places: Places) -> list[Path]:
@@ -41,6 +42,8 @@ def write(places: Places) -> list[Path]:
 def text(records: Sequence[Record], pages: Path) -> str:
     """The whole page; figures are shown if they lie in `pages`."""
     runs = {group: tables.runs_of(records, group) for group in GROUPS}
+    shown = tables.shown_group(records)
+    about = dict.fromkeys(OF_SHOWN, f" {GROUPS[shown]}, {runs[shown]['std'][0]['epochs']} epochs.") if shown else {}
     slots = {
         "budget": _budget(records),
         "parameters": _markdown(tables.parameter_table()),
@@ -51,7 +54,7 @@ def text(records: Sequence[Record], pages: Path) -> str:
         "goals": _markdown(tables.goals_table(*runs.values())),
         "runs": _markdown(tables.runs_table(records)) if records else "Nothing was run here yet.",
         "commands": _commands(records),
-        **{f"figure_{name}": _figure(name, pages) for name in CAPTIONS},
+        **{f"figure_{name}": _figure(name, pages, about.get(name, "")) for name in CAPTIONS},
     }
     return Template(TEMPLATE.read_text(encoding="utf-8")).substitute(slots)
 
@@ -88,12 +91,12 @@ def _models() -> str:
 
 
 def _performance(runs: tables.Runs) -> str:
-    if not any(runs[name] for name in PAIR):
+    if not any(runs[name] for name in tables.PAIR):
         return _not_run("whole")
     table = tables.performance_table(runs)
     found = tables.differences(runs, "tcp")
     if found:
-        points = [(runs[name][0]["parameters"], tables.percents(runs[name], "miou")) for name in PAIR]
+        points = [(runs[name][0]["parameters"], tables.percents(runs[name], "miou")) for name in tables.PAIR]
         paper = [(tables.PAPER_PARAMETERS["total"][i], [tables.PAPER["miou"][i]]) for i in range(2)]
         ours, theirs = (f"{compression_cost(*pair):.3f}".replace("-", "−") for pair in (points, paper))
         side = "below" if fmean(found) < 0 else "above"
@@ -110,10 +113,10 @@ def _seeds(group: str, runs: tables.Runs) -> str:
     return _markdown(tables.seeds_table(f"seg_{group}", GROUPS[group], runs))
 
 
-def _figure(name: str, pages: Path) -> str:
+def _figure(name: str, pages: Path, about: str) -> str:
     if not (pages / f"{name}.png").is_file():
-        return f"*Not drawn, for its runs are not here: {CAPTIONS[name]}*"
-    return f"![{CAPTIONS[name]}]({name}.png)\n\n*{CAPTIONS[name]}* [SVG]({name}.svg)"
+        return f"*Not run here: {CAPTIONS[name]}*"
+    return f"![{CAPTIONS[name]}]({name}.png)\n\n*{CAPTIONS[name]}{about}* [SVG]({name}.svg)"
 
 
 def _commands(records: Sequence[Record]) -> str:

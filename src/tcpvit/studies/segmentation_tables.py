@@ -15,6 +15,7 @@ from tcpvit.tables import Ratio, Table, Written
 from tcpvit.training.progress import duration
 
 PRESETS = {"std": "std_vit_pet", "tcp": "tcp_vit_pet", "plus": "tcp_vit_pet_plus", "full": "tcp_vit_pet_full"}
+PAIR = ("std", "tcp")  # the paper's two
 LABELS = {"std": "Std-ViT", "tcp": "TCP-ViT", "plus": "TCP-ViT+", "full": "TCP-ViT full"}
 NOT_RUN = Written("not run here")
 
@@ -61,6 +62,17 @@ def runs_of(records: Iterable[Record], group: str) -> Runs:
         if record["group"] == group:
             found[record["name"]].append(record)
     return found
+
+
+def shown_group(records: Iterable[Record]) -> str | None:
+    """The part of the study that the paper's figures show: the first that has both of the paper's models."""
+    records = list(records)
+    return next((group for group in ("whole", "subset") if has_pair(runs_of(records, group))), None)
+
+
+def has_pair(runs: Runs) -> bool:
+    """Whether both of the paper's models were run."""
+    return all(runs[name] for name in PAIR)
 
 
 def percents(runs: Iterable[Record], metric: str) -> list[float]:
@@ -134,14 +146,14 @@ def performance_table(runs: Runs) -> Table:
     columns = ["per cent", "Std-ViT", "TCP-ViT", "Δ", "paper: Std-ViT", "paper: TCP-ViT", "paper: Δ"]
     table = Table("seg_performance", "Performance (tab:seg_performance)", columns)
     for metric, label in METRICS.items():
-        cells = [_spread(runs[name], metric) for name in ("std", "tcp")]
+        cells = [_spread(runs[name], metric) for name in PAIR]
         found = differences(runs, "tcp", metric)
         delta = Written(signed(fmean(found))) if found else None
         paper = [Written(f"{value:.1f}") for value in PAPER[metric]] if metric in PAPER else [None, None]
         gap = Written(signed(PAPER[metric][1] - PAPER[metric][0])) if metric in PAPER else None
         table.add(label, *cells, delta, *paper, gap, strong=metric == "miou")
     counts = PAPER_PARAMETERS["total"]
-    ours = [runs[name][0]["parameters"] if runs[name] else None for name in ("std", "tcp")]
+    ours = [runs[name][0]["parameters"] if runs[name] else None for name in PAIR]
     table.add("parameters", *ours, Ratio.of(ours[1], ours[0]), *counts, Ratio.of(counts[1], counts[0]))
     return table
 
@@ -211,13 +223,22 @@ def runs_table(records: Iterable[Record]) -> Table:
             record["best_epoch"],
             Written(duration(record["seconds"])),
             None if spent is None else Written(duration(spent)),
-            (record["commit"] or "–")[:9],
+            _short(record["commit"]),
         )
     return table
 
 
 def _spread(runs: list[Record], metric: str) -> Written:
     return Written(spread(percents(runs, metric))) if runs else NOT_RUN
+
+
+def _short(commit: str | None) -> str:
+    """The first letters of a commit, and whether the source had been changed since.
+
+    >>> _short("0123456789abcdef0123456789abcdef01234567-dirty")
+    '012345678-dirty'
+    """
+    return "–" if commit is None else commit[:9] + commit[40:]
 
 
 def _over(part: int, whole: int) -> Ratio:
