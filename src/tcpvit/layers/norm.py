@@ -29,6 +29,7 @@ class TLayerNorm(nn.Module):
         self.d, self.tube, self.eps, self.joint = d, tube, eps, joint
         self.weight_hat = nn.Parameter(torch.ones(tube, 1, d))  # γ
         self.bias_hat = nn.Parameter(torch.zeros(tube, 1, d))  # β
+        self.fused = False  # True: γ and β were folded into the next layer and are 1 and 0
 
     def forward(self, x_hat: Tensor) -> Tensor:
         """(C, ..., d) -> (C, ..., d)."""
@@ -37,14 +38,15 @@ class TLayerNorm(nn.Module):
             return self._jointly(rows).view(x_hat.shape)
         if kernel.is_fit(rows, self.weight_hat):
             return kernel.slice_layer_norm(rows, self.weight_hat, self.bias_hat, self.eps)[0].view(x_hat.shape)
-        normed = F.layer_norm(rows, (self.d,), eps=self.eps)
-        return torch.addcmul(self.bias_hat, normed, self.weight_hat).view(x_hat.shape)
+        return self._scale(F.layer_norm(rows, (self.d,), eps=self.eps)).view(x_hat.shape)
 
     def _jointly(self, rows: Tensor) -> Tensor:
         rows = rows.float() if rows.dtype == torch.bfloat16 else rows
         variance, mean = torch.var_mean(rows, dim=(0, 2), correction=0, keepdim=True)  # (1, B·N, 1)
-        normed = (rows - mean) * torch.rsqrt(variance + self.eps)
-        return torch.addcmul(self.bias_hat, normed, self.weight_hat)
+        return self._scale((rows - mean) * torch.rsqrt(variance + self.eps))
+
+    def _scale(self, normed: Tensor) -> Tensor:
+        return normed if self.fused else torch.addcmul(self.bias_hat, normed, self.weight_hat)
 
     def extra_repr(self) -> str:
         """What `repr` shows."""

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from tcpvit.algebra.transforms import Transform
 from tcpvit.layers import Block, Coupling, HatTransform, PatchEmbed, TBlock, TLayerNorm, TokenEmbedding, TPatchEmbed
+from tcpvit.layers.fuse import fuse_block_
 from tcpvit.layers.groups import undecayed_names
 from tcpvit.layers.linear import init_weight_
 from tcpvit.layers.norm import EPS
@@ -32,6 +33,7 @@ class VisionTransformer(Pretrained, nn.Module):
     """
 
     config_class = ViTConfig
+    fused = False
 
     def __init__(self, config: ViTConfig, transform: Transform | Tensor | None = None):
         super().__init__()
@@ -198,6 +200,32 @@ class VisionTransformer(Pretrained, nn.Module):
             maps.append(block.attn.maps(block.norm1(x)))
             x = block(x)
         return maps
+
+    # ------------------------------------------------------------------------------------------------- for inference
+
+    def fuse_(self) -> VisionTransformer:
+        """Fold the norms of the blocks into the layers that read them, exactly; from then on it is for inference.
+
+        A fused model may be saved: it comes back as an ordinary model that computes the same.
+
+        >>> model = VisionTransformer(ViTConfig(kind="tcp", img_size=32, patch_size=4))
+        >>> images = torch.randn(2, 3, 32, 32)
+        >>> before = model(images)
+        >>> torch.allclose(model.fuse_()(images), before, atol=1e-5)
+        True
+        """
+        for block in self.blocks:
+            fuse_block_(block)
+        self.fused = True
+        return self.eval()
+
+    def train(self, mode: bool = True) -> VisionTransformer:
+        """As every module's; a fused model stays in eval mode."""
+        if mode and self.fused:
+            raise ValueError(
+                "a fused model is for inference only; train it before fuse_(), or save it and load it again"
+            )
+        return super().train(mode)
 
     # ------------------------------------------------------------------------------------------------- timm's manners
 
