@@ -21,7 +21,6 @@
 
 namespace {
 
-constexpr int64_t TOGETHER = 4;    // keys (forward) or queries (backward) that use what was loaded once
 constexpr int64_t MAX_WIDTH = 64;  // of a head
 
 struct Shape {
@@ -39,6 +38,9 @@ struct Shape {
 
 template <typename A>
 using Vec = at::vec::Vectorized<A>;
+// keys (forward) or queries (backward) that use what was loaded once
+template <typename A>
+constexpr int TOGETHER = Vec<A>::size() < 8 ? Vec<A>::size() : 8;
 using at::vec::cast;
 using at::vec::clamp_min;
 using at::vec::fmadd;
@@ -173,7 +175,7 @@ struct Forward {
 
   template <int WIDTH>
   void run(const Shape& s) {
-    const int64_t width = WIDTH ? WIDTH : s.width(), whole = s.tokens / TOGETHER * TOGETHER;
+    const int64_t width = WIDTH ? WIDTH : s.width(), whole = s.tokens / TOGETHER<A> * TOGETHER<A>;
     const Vec<A> scale(static_cast<A>(s.scale * LOG2E));
     for (int64_t i = 0; i < s.tokens; i += Vec<A>::size()) {
       Vec<A> query[HELD<WIDTH>], total[HELD<WIDTH>], all(0), top(-std::numeric_limits<A>::infinity());
@@ -182,9 +184,9 @@ struct Forward {
         query[e] = query[e] * scale;
         total[e] = Vec<A>(0);
       }
-      for (int64_t j = 0; j < whole; j += TOGETHER) score<TOGETHER>(query, top, j, width);
+      for (int64_t j = 0; j < whole; j += TOGETHER<A>) score<TOGETHER<A>>(query, top, j, width);
       for (int64_t j = whole; j < s.tokens; ++j) score<1>(query, top, j, width);
-      for (int64_t j = 0; j < whole; j += TOGETHER) weigh<TOGETHER>(total, all, top, j, width);
+      for (int64_t j = 0; j < whole; j += TOGETHER<A>) weigh<TOGETHER<A>>(total, all, top, j, width);
       for (int64_t j = whole; j < s.tokens; ++j) weigh<1>(total, all, top, j, width);
       for (int64_t e = 0; e < width; ++e) total[e] = total[e] / all;
       store(total, result, i, width);
@@ -207,18 +209,18 @@ struct Backward {
         d_values(s.width(), step), tile(Vec<A>::size(), Vec<A>::size()), tile_t(Vec<A>::size(), Vec<A>::size()),
         lse(1, step), mean(1, step) {}
 
-  // The keys of one vector against TOGETHER queries from i on, whose gradients of scores go to row r of the tile.
+  // The keys of one vector against several queries from i on, whose gradients of scores go to row r of the tile.
   void step(const Vec<A>* key, const Vec<A>* value, Vec<A>* d_key, Vec<A>* d_value, int64_t i, int64_t r, int64_t width) {
-    Vec<A> weight[TOGETHER], d_score[TOGETHER];
-    dot<TOGETHER>(weight, key, queries[i + r], width);
-    dot<TOGETHER>(d_score, value, grads[i + r], width);
-    for (int64_t q = 0; q < TOGETHER; ++q) {
+    Vec<A> weight[TOGETHER<A>], d_score[TOGETHER<A>];
+    dot<TOGETHER<A>>(weight, key, queries[i + r], width);
+    dot<TOGETHER<A>>(d_score, value, grads[i + r], width);
+    for (int64_t q = 0; q < TOGETHER<A>; ++q) {
       weight[q] = exp2(weight[q] - Vec<A>(lse[0][i + r + q]));
       d_score[q] = weight[q] * (d_score[q] - Vec<A>(mean[0][i + r + q]));
       d_score[q].store(tile[r + q]);
     }
-    add<TOGETHER>(d_key, d_score, queries[i + r], width);
-    add<TOGETHER>(d_value, weight, grads[i + r], width);
+    add<TOGETHER<A>>(d_key, d_score, queries[i + r], width);
+    add<TOGETHER<A>>(d_value, weight, grads[i + r], width);
   }
 
   template <int WIDTH>
@@ -232,7 +234,7 @@ struct Backward {
       load(value, values_t, j, width);
       for (int64_t e = 0; e < width; ++e) d_key[e] = d_value[e] = Vec<A>(0);
       for (int64_t i = 0; i < s.tokens; i += W) {
-        for (int64_t r = 0; r < std::min(W, s.tokens - i); r += TOGETHER)
+        for (int64_t r = 0; r < std::min(W, s.tokens - i); r += TOGETHER<A>)
           step(key, value, d_key, d_value, i, r, width);
         transpose(tile, tile_t, W, W);
         Vec<A> d_query[HELD<WIDTH>], d_score[W];
