@@ -21,9 +21,11 @@ from tcpvit.data import PictureFiles
 from tcpvit.data.augment import normalise
 from tcpvit.data.image_set import IMAGENET_MEAN, IMAGENET_STD
 from tcpvit.data.pictures import EXTENSIONS, Fit, OnBad, list_bad, read_picture
+from tcpvit.models import Segmenter
 from tcpvit.training.build import find_device
 from tcpvit.training.checkpoint import write_atomically
 from tcpvit.training.recipe import Recipe
+from tcpvit.training.segment import Segmented, segment_files
 from tcpvit.training.trained import Trained, Weights, load_trained
 
 SHOWN = 80  # pictures on a sheet
@@ -38,12 +40,29 @@ class Prediction:
     labels: tuple[str, ...]
     probabilities: tuple[float, ...]
 
+    def columns(self) -> dict[str, str]:
+        """A line of the CSV."""
+        line = {"file": self.file}
+        for rank, (label, chance) in enumerate(zip(self.labels, self.probabilities, strict=True), start=1):
+            line |= {f"label_{rank}": label, f"probability_{rank}": f"{chance:.6f}"}
+        return line
+
+    @property
+    def caption(self) -> str:
+        """What a sheet says of it."""
+        return f"{self.labels[0]}  {100 * self.probabilities[0]:.0f} %"
+
+    @property
+    def shown(self) -> str:
+        """The picture that a sheet shows."""
+        return self.file
+
 
 @dataclass(frozen=True)
 class Predictions:
     """What was predicted, and a sentence for each file that could not be read."""
 
-    found: list[Prediction]
+    found: Sequence[Prediction | Segmented]
     bad: list[str]
 
 
@@ -65,17 +84,20 @@ def predict(
     """Label pictures with a trained model.
 
     Writes the likeliest labels of each file and their probabilities as CSV. Pictures are prepared as the model's own
-    were: its size, its normalisation, its names of the classes. Grey and transparent ones are taken as colour.
+    were: its size, its normalisation, its names of the classes. Grey and transparent ones are taken as colour. A
+    segmenter writes a mask and an overlay of each picture, at its own size, and the share of each class as CSV.
 
     Args:
-        target: a run folder, or a folder written by save_pretrained.
+        target: a run folder, a folder written by save_pretrained, or a preset whose weights come with the package.
         paths: picture files, and folders that are searched for pictures with everything below them.
         top: how many labels to give for each picture.
         out: write the CSV (or JSON) into this file instead of stdout.
         sheet: draw the pictures with their labels on one sheet, as sheet.png or sheet.svg.
-        pictures: draw each picture beside its labels, into this folder.
+        pictures: draw each picture beside its labels, into this folder; a segmenter writes masks/ and overlays/ into
+            it (by default the folder segmented).
         weights: of a run, those of its best or its last epoch.
-        fit: make pictures square by keeping the middle (crop) or everything (squash); by default as in training.
+        fit: make pictures square by keeping the middle (crop) or everything (squash); by default as in training. A
+            segmenter keeps everything: crop leaves the picture its shape.
         on_bad: what a file that is no picture does, skip (it is counted and named on stderr) or stop.
         batch_size: pictures at a time.
         device: auto, cpu, cuda, cuda:1, mps.
@@ -86,16 +108,21 @@ def predict(
         tcpvit predict runs/demo/tcp-0 holiday.jpg scans/ --top 5 --out labels.csv
         tcpvit predict runs/demo/tcp-0 runs/demo/pictures --sheet sheet.png --pictures labelled
         tcpvit predict runs/demo/tcp-0/best scans/ --on-bad stop --json
+        tcpvit predict runs/pets holiday/ --pictures pets
     """
     if sheet is not None and sheet.suffix.lower() not in (".png", ".svg", ".pdf", ".jpg"):
         raise ValueError(f"a sheet is a picture, as sheet.png or sheet.svg, got {str(sheet)!r}")
     trained = load_trained(target, weights)
-    if not Path(target).is_dir():
+    if trained.preprocessing is None and not Path(target).is_dir():
         raise ValueError(f"{target} is a preset with random weights; train it, then predict with the folder of its run")
     if trained.preprocessing is None:
         print(f"tcpvit: {target} does not say how its pictures were prepared; ImageNet's way is taken", file=sys.stderr)
     files = find_pictures(paths)
-    done = predict_files(trained, files, top=top, fit=fit, on_bad=on_bad, batch_size=batch_size, device=device)
+    if isinstance(trained.model, Segmenter):
+        pictures = pictures or Path("segmented")
+        done = Predictions(*segment_files(trained, files, pictures, fit=fit, on_bad=on_bad, device=device))
+    else:
+        done = predict_files(trained, files, top=top, fit=fit, on_bad=on_bad, batch_size=batch_size, device=device)
     if done.bad:
         print(f"tcpvit: {list_bad(done.bad, len(files))}; skipped", file=sys.stderr)
     text = _as_json(done) if json else _as_csv(done.found)
@@ -105,7 +132,12 @@ def predict(
         out.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(out, text.encode())
         print(f"{len(done.found):,} predictions in {out}", file=sys.stderr)
-    _draw(done.found, sheet, pictures)
+    if sheet is not None:
+        _draw_sheet(done.found, sheet)
+    if pictures is not None:
+        if labelled := [item for item in done.found if isinstance(item, Prediction)]:
+            _draw_labelled(labelled, pictures)
+        print(f"{len(done.found):,} labelled pictures in {pictures}", file=sys.stderr)
     return done
 
 
@@ -195,14 +227,12 @@ def _as_data(trained: Trained, files: Sequence[str | Path], fit: Fit | None) -> 
     )
 
 
-def _as_csv(found: Sequence[Prediction]) -> str:
+def _as_csv(found: Sequence[Prediction | Segmented]) -> str:
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    ranks = range(1, len(found[0].labels) + 1)
-    writer.writerow(["file", *(f"{name}_{rank}" for rank in ranks for name in ("label", "probability"))])
-    for item in found:
-        pairs = zip(item.labels, item.probabilities, strict=True)
-        writer.writerow([item.file, *(cell for label, chance in pairs for cell in (label, f"{chance:.6f}"))])
+    lines = [item.columns() for item in found]
+    writer = csv.DictWriter(text, list(lines[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
     return text.getvalue()
 
 
@@ -210,29 +240,32 @@ def _as_json(done: Predictions) -> str:
     return json_module.dumps(asdict(done), indent=2, ensure_ascii=False) + "\n"
 
 
-def _draw(found: Sequence[Prediction], sheet: Path | None, folder: Path | None) -> None:
-    """The sheet and the single pictures that were asked for."""
-    from tcpvit.figures.labelled import draw_labelled, draw_sheet
+def _draw_sheet(found: Sequence[Prediction | Segmented], sheet: Path) -> None:
+    """The first pictures on one sheet, with what was found in them."""
+    from tcpvit.figures.labelled import draw_sheet
     from tcpvit.figures.style import house_style
 
-    if sheet is not None:
-        shown = found[:SHOWN]
-        captions = [(f"{p.labels[0]}  {100 * p.probabilities[0]:.0f} %", Path(p.file).name) for p in shown]
-        figure = draw_sheet([_pixels(p.file) for p in shown], captions)
-        sheet.parent.mkdir(parents=True, exist_ok=True)
+    shown = found[:SHOWN]
+    figure = draw_sheet([_pixels(p.shown) for p in shown], [(p.caption, Path(p.file).name) for p in shown])
+    sheet.parent.mkdir(parents=True, exist_ok=True)
+    with house_style():
+        figure.savefig(sheet)
+    left_out = f" (the first {SHOWN} of {len(found):,})" if len(found) > SHOWN else ""
+    print(f"{sheet}{left_out}", file=sys.stderr)
+
+
+def _draw_labelled(found: Sequence[Prediction], folder: Path) -> None:
+    """Each picture beside its labels."""
+    from tcpvit.figures.labelled import draw_labelled
+    from tcpvit.figures.style import house_style
+
+    common = os.path.commonpath([Path(p.file).resolve().parent for p in found])
+    for p in found:
+        place = folder / Path(p.file).resolve().relative_to(common)
+        figure = draw_labelled(_pixels(p.file), p.labels, p.probabilities, Path(p.file).name)
+        place.parent.mkdir(parents=True, exist_ok=True)
         with house_style():
-            figure.savefig(sheet)
-        left_out = f" (the first {SHOWN} of {len(found):,})" if len(found) > SHOWN else ""
-        print(f"{sheet}{left_out}", file=sys.stderr)
-    if folder is not None:
-        common = os.path.commonpath([Path(p.file).resolve().parent for p in found])
-        for p in found:
-            place = folder / Path(p.file).resolve().relative_to(common)
-            figure = draw_labelled(_pixels(p.file), p.labels, p.probabilities, Path(p.file).name)
-            place.parent.mkdir(parents=True, exist_ok=True)
-            with house_style():
-                figure.savefig(place.with_name(f"{place.name}.png"))  # beside photo.jpg, never over it
-        print(f"{len(found):,} labelled pictures in {folder}", file=sys.stderr)
+            figure.savefig(place.with_name(f"{place.name}.png"))  # beside photo.jpg, never over it
 
 
 def _pixels(file: str) -> np.ndarray:

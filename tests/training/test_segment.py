@@ -1,0 +1,206 @@
+"""Segmenters from the command line: trained on a folder of one's own, measured, and asked for masks."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from small_runs import make_set
+
+import tcpvit
+from tcpvit import cli
+from tcpvit.data import Splits
+from tcpvit.data.augment import normalise
+from tcpvit.training import load_recipe, load_trained, train
+from tcpvit.training.segment import likeliest, palette
+
+SMALL = [
+    "model.options.backbone={img_size: 32, depth: 1, embed_dim: 24, num_heads: 2}",
+    "model.options.decoder.channels=[6, 6]",
+    "data.image_size=32",
+    "schedule.epochs=1",
+    "data.batch_size=8",
+]
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A trained segmenter in `run` (three classes), and pictures of several sizes in `pictures`."""
+    monkeypatch.chdir(tmp_path)
+    splits = Splits("made", make_set(24, 0, masks=True), make_set(8, 1, masks=True), make_set(8, 2, masks=True))
+    train(load_recipe("paper-segmentation", SMALL), "run", splits=splits)
+    (tmp_path / "pictures" / "more").mkdir(parents=True)
+    random = np.random.default_rng(0)
+    for name, shape in {"a.png": (32, 32), "b.jpg": (20, 45), "more/c.png": (70, 64)}.items():
+        Image.fromarray(random.integers(0, 255, (*shape, 3), dtype=np.uint8)).save(tmp_path / "pictures" / name)
+    return tmp_path
+
+
+@pytest.fixture
+def run(capsys):
+    """Run a command line: (exit code, stdout, stderr)."""
+
+    def run(*args: str) -> tuple[int, str, str]:
+        code = cli.main(args)
+        return code, *capsys.readouterr()
+
+    return run
+
+
+def write_pairs(folder, number=6, size=(24, 32)):
+    """Own pictures with masks of two classes: what is bright is 1."""
+    random = np.random.default_rng(1)
+    for kind in ("images", "masks"):
+        (folder / kind).mkdir(parents=True)
+    for i in range(number):
+        pixels = random.integers(0, 255, (*size, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / "images" / f"{i}.png")
+        Image.fromarray((pixels.mean(2) > 128).astype(np.uint8)).save(folder / "masks" / f"{i}.png")
+
+
+def test_masks_have_the_pictures_size_and_the_models_classes(place, run):
+    code, out, err = run("predict", "run", "pictures", "--pictures", "out", "--sheet", "sheet.png")
+    assert code == 0, err
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert [row["mask"] for row in rows] == ["out/masks/a.png", "out/masks/b.png", "out/masks/more/c.png"]
+    for row in rows:
+        picture, mask, shown = (Image.open(row[key]) for key in ("file", "mask", "overlay"))
+        assert picture.size == mask.size == shown.size
+        assert (mask.mode, shown.mode) == ("P", "RGB")
+        ids = np.asarray(mask)
+        for k in range(3):
+            assert float(row[f"share_class {k}"]) == pytest.approx((ids == k).mean(), abs=1e-6)
+        assert mask.getpalette()[3:6] == palette()[1].tolist()
+    assert (place / "sheet.png").is_file()
+    trained = load_trained("run")
+    pixels = torch.from_numpy(np.asarray(Image.open("pictures/a.png")).transpose(2, 0, 1)[None].copy()).float()
+    images = normalise(pixels, *(tuple(trained.preprocessing[key]) for key in ("mean", "std")))
+    with torch.no_grad():
+        expected = trained.model(images)[0].argmax(0)
+    assert np.array_equal(np.asarray(Image.open("out/masks/a.png")), expected.numpy())
+
+
+def test_the_overlay_tints_all_but_the_first_class(place, run):
+    run("predict", "run", "pictures/a.png", "--pictures", "out")
+    ids = np.asarray(Image.open("out/masks/a.png"))
+    before, after = (np.asarray(Image.open(path)) for path in ("pictures/a.png", "out/overlays/a.png"))
+    same = (before == after).all(2)
+    inside = np.ones_like(same)
+    inside[:, 1:] &= ids[:, 1:] == ids[:, :-1]
+    inside[1:] &= ids[1:] == ids[:-1]
+    assert same[inside & (ids == 0)].all()
+    assert not same[inside & (ids > 0)].any()
+    assert (after[~inside] == 255).all()
+
+
+def test_likeliest_is_the_argmax_of_enlarged_logits():
+    logits = torch.randn(5, 6, 7)
+    enlarged = torch.nn.functional.interpolate(logits[None], (20, 31), mode="bilinear")[0]
+    assert np.array_equal(likeliest(logits, (20, 31)), enlarged.argmax(0).numpy())
+
+
+def test_files_of_one_stem_do_not_meet_and_bad_ones_are_named(place, run):
+    Image.open("pictures/b.jpg").save("pictures/a.jpg")
+    (place / "pictures" / "broken.png").write_bytes(b"no picture")
+    code, out, err = run("predict", "run", "pictures", "--pictures", "out", "--json")
+    assert code == 0
+    assert "1 of 5 files cannot be used: pictures/broken.png" in err
+    masks = [item["mask"] for item in json.loads(out)["found"]]
+    assert masks == ["out/masks/a.png", "out/masks/a.png.png", "out/masks/b.png", "out/masks/more/c.png"]
+    code, _, err = run("predict", "run", "pictures", "--on-bad", "stop")
+    assert code == 1
+    assert "broken.png" in err
+
+
+def test_a_saved_segmenter_without_a_record_is_fed_imagenets_way(place, run):
+    tcpvit.save_pretrained(load_trained("run").model, "saved")
+    code, out, err = run("predict", "saved", "pictures/a.png")
+    assert code == 0
+    assert "saved does not say how its pictures were prepared" in err
+    assert out.startswith("file,mask,overlay,share_0,share_1,share_2")
+    assert (place / "segmented" / "masks" / "a.png").is_file()
+
+
+def test_own_pictures_from_training_to_numbers(tmp_path, monkeypatch, run):
+    monkeypatch.chdir(tmp_path)
+    write_pairs(tmp_path / "scans")
+    words = [item for word in SMALL for item in ("--set", word)]
+    code, out, err = run(
+        "train", "--task", "segmentation", "--data", "folder:scans", *words, "--name", "own", "--quiet"
+    )
+    assert code == 0, err
+    assert "test mIoU" in out
+    code, out, _ = run("eval", "runs/own", "--json")
+    assert code == 0
+    found = json.loads(out)
+    assert {"miou", "mdice", "pixel_accuracy"} <= set(found)
+    assert len(found["by_class"]["iou"]) == 2
+    code, out, _ = run("eval", "runs/own")
+    assert code == 0
+    assert all(word in out for word in ("mIoU", "mDice", "pixel accuracy", "IoU", "Dice"))
+    code, _, _ = run("predict", "runs/own", "scans/images/0.png")
+    assert code == 0
+    assert Image.open("segmented/masks/0.png").size == (32, 24)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "sentence"),
+    [
+        (lambda masks: Image.new("L", (9, 9)).save(masks / "0.png"), "0.png (9×9 pixels, but its picture has 32×24)"),
+        (lambda masks: Image.new("L", (32, 24), 7).save(masks / "0.png"), "0.png (values 7 outside the 2 classes)"),
+        (lambda masks: (masks / "0.png").unlink(), "0.png (no mask)"),
+        (lambda masks: Image.new("L", (32, 24)).save(masks / "x.png"), "x.png (no picture)"),
+        (lambda masks: Image.new("RGB", (32, 24)).save(masks / "0.png"), "this has mode RGB"),
+    ],
+)
+def test_bad_masks_are_named_in_one_sentence(tmp_path, monkeypatch, run, spoil, sentence):
+    monkeypatch.chdir(tmp_path)
+    write_pairs(tmp_path / "scans")
+    (tmp_path / "scans" / "classes.txt").write_text("dark\nbright\n")
+    spoil(tmp_path / "scans" / "masks")
+    code, out, err = run("train", "--task", "segmentation", "--data", "folder:scans")
+    assert (code, out) == (1, "")
+    assert sentence in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--set", "model.name=tcp_vit_cifar"], "has masks, but tcp_vit_cifar labels whole pictures; take another"),
+        (["--set", "model.options.num_classes=3"], "has 2 classes; leave it out"),
+        (["--set", "model.options.backbone.in_chans=4"], "--set model.options.backbone.in_chans=3"),
+        (["--set", "model.options.backbone.dept=4"], "did you mean 'depth'"),
+        (["--set", "augment.mixup=0.5"], "mixup is for classification"),
+        (["--resume", "runs/x"], "tell what to train"),
+    ],
+)
+def test_what_does_not_fit_is_said_before_the_first_step(tmp_path, monkeypatch, run, words, sentence):
+    monkeypatch.chdir(tmp_path)
+    write_pairs(tmp_path / "scans")
+    code, _, err = run("train", "--task", "segmentation", "--data", "folder:scans", *words)
+    assert code == 1
+    assert sentence in err
+
+
+def test_labels_need_a_classifier(tmp_path, monkeypatch, run):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = run("train", "demo", "--set", "model.name=tcp_vit_pet", "--set", "data.options.sizes=[8, 4, 4]")
+    assert code == 1
+    assert "has labels, but tcp_vit_pet labels every pixel" in err
+
+
+def test_picture_and_mask_are_augmented_together(tmp_path, monkeypatch, run):
+    monkeypatch.chdir(tmp_path)
+    write_pairs(tmp_path / "scans")
+    augment = [
+        item for word in ("flip=0.5", "zoom=0.5", "colour=0.3", "shift=2") for item in ("--set", f"augment.{word}")
+    ]
+    words = [item for word in SMALL for item in ("--set", word)]
+    code, _, err = run("train", "--task", "segmentation", "--data", "folder:scans", *words, *augment, "--quiet")
+    assert code == 0, err
