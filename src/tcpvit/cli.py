@@ -36,6 +36,10 @@ VERBS: dict[str, tuple[str, str]] = {
         "tcpvit.studies.reproduce:reproduce",
         "Run a study of the paper's or our own: training, tables, figures and a page.",
     ),
+    "tensorize": (
+        "tcpvit.tensorize.verb:tensorize",
+        "Convert a model to its c-product counterpart, say what became of each layer, and win accuracy back.",
+    ),
     "models": ("tcpvit.analysis.verbs:models", "The models there are, with their size and the ratio to their twin."),
     "analyze": ("tcpvit.analysis.verbs:analyze", "Parameters, FLOPs and memory of models, by formula and by count."),
     "bench": (

@@ -27,7 +27,7 @@ TIMM = [
     Case("vit_base_patch16_siglip_224", 3, VIT),
     Case("vit_relpos_small_patch16_224", 3, VIT),
     Case("vit_srelpos_small_patch16_224", 2, VIT),
-    Case("vit_wee_patch16_reg1_gap_256", 3, VIT),
+    Case("vit_wee_patch16_reg1_gap_256", 4, VIT),
     Case("vit_tiny_r_s16_p8_224", 3, {**VIT, "img_size": 64}, 64),
     Case("vit_small_patch14_dinov2", 3, {**VIT, "img_size": 28}, 28),
     Case("naflexvit_base_patch16_gap", 3, {"depth": 2, "embed_dim": 48, "num_heads": 4}, 32),
@@ -86,7 +86,7 @@ TIMM = [
     Case("resmlp_12_224", 3, {}, 224, slow=True),
     Case("nest_tiny", 3, {}, 224, slow=True),
     Case("volo_d1_224", 3, {}, 224, slow=True),
-    Case("focalnet_tiny_srf", 3, {}, 64, slow=True),
+    Case("focalnet_tiny_srf", 3, {}, 64, "pointwise", slow=True),
     Case("caformer_s18", 4, {}, 64, slow=True),
 ]
 

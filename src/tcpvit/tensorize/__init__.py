@@ -10,6 +10,7 @@
 
 from tcpvit.tensorize.config import TensorizeConfig
 from tcpvit.tensorize.convert import materialize_, tensorize_, to_dense_
+from tcpvit.tensorize.distill import distill
 from tcpvit.tensorize.drop_ins import TubalConv1D, TubalConv2d, TubalMultiheadAttention
 from tcpvit.tensorize.flops import faster_dense
 from tcpvit.tensorize.origin import build
@@ -23,6 +24,7 @@ __all__ = [
     "TubalConv2d",
     "TubalMultiheadAttention",
     "build",
+    "distill",
     "faster_dense",
     "materialize_",
     "tensorize_",

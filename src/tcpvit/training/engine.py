@@ -25,7 +25,7 @@ from tcpvit.training.progress import About, Mute, Silent
 from tcpvit.training.recipe import Recipe
 from tcpvit.training.run import RunFolder
 from tcpvit.training.state import Row
-from tcpvit.training.tasks import task_for
+from tcpvit.training.tasks import Task, task_for
 
 FIXED = ("model", "data", "seed")  # what a run that has begun cannot change
 FREE = ("data.root", "data.workers", "data.eval_batch_size")  # but for these, which change no step
@@ -61,11 +61,13 @@ def train(
     overwrite: bool = False,
     splits: Splits | None = None,
     model: nn.Module | None = None,
+    task: Task | None = None,
     report: Silent | None = None,
 ) -> Result:
     """Train a model by a recipe and keep everything in `folder`.
 
     `splits` and `model` take the place of those that the recipe names: pictures of your own, a model of any make.
+    `task` is what is minimised and measured, by default that of the pictures.
     Under torchrun, which repeats a command that lost a process, a run of the same recipe in `folder` is gone on with.
     """
     run = RunFolder(folder)
@@ -79,7 +81,7 @@ def train(
         with run.locked() if world.is_main else nullcontext():
             if world.is_main and not goes_on:
                 run.begin(recipe, overwrite=overwrite)
-            return _run(run, recipe, parts, report or Silent())
+            return _run(run, recipe, parts, report or Silent(), task)
 
 
 def resume(
@@ -88,6 +90,7 @@ def resume(
     overrides: Iterable[str] = (),
     splits: Splits | None = None,
     model: nn.Module | None = None,
+    task: Task | None = None,
     report: Silent | None = None,
 ) -> Result:
     """Go on with the run in `folder` from its last whole checkpoint; nothing happens to a run that is complete.
@@ -106,7 +109,7 @@ def resume(
         with run.locked() if world.is_main else nullcontext():
             if world.is_main and overrides:
                 run.write_recipe(recipe)
-            return _run(run, recipe, parts, report or Silent())
+            return _run(run, recipe, parts, report or Silent(), task)
 
 
 @dataclass(frozen=True)
@@ -129,10 +132,10 @@ class _Parts:
         return build_batches(recipe, part, self.device, training=training, rank=world.rank, world_size=world.size)
 
 
-def _run(run: RunFolder, recipe: Recipe, parts: _Parts, report: Silent) -> Result:
+def _run(run: RunFolder, recipe: Recipe, parts: _Parts, report: Silent, task: Task | None) -> Result:
     splits, model, device, world = parts.splits, parts.model, parts.device, parts.world
     report = report if world.is_main else Mute()
-    task = task_for(splits.train.task, len(splits.train.classes))
+    task = task or task_for(splits.train.task, len(splits.train.classes))
     batches = parts.batches(recipe, splits.train, training=True)
     val_batches = parts.batches(recipe, splits.val, training=False)
     with ExitStack() as stack:

@@ -1,0 +1,142 @@
+"""The verb `tensorize` of the command line."""
+
+from __future__ import annotations
+
+import copy
+import json as json_module
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from torch import nn
+
+from tcpvit.data import Splits
+from tcpvit.models import list_models, save_pretrained
+from tcpvit.tables import Table, show
+from tcpvit.tensorize.config import TensorizeConfig
+from tcpvit.tensorize.convert import tensorize_
+from tcpvit.tensorize.distill import distill as distil
+from tcpvit.tensorize.origin import build
+from tcpvit.tensorize.report import Report
+from tcpvit.training import Recipe, Trained, evaluate, load_trained
+from tcpvit.training.build import build_batches, find_device, load_splits
+from tcpvit.training.progress import percent, reporter
+from tcpvit.training.tasks import task_for
+
+
+def tensorize(
+    model: str,
+    *,
+    tube: int = 3,
+    transform: str = "dct",
+    init: Literal["project", "fresh"] = "project",
+    mode: Literal["drop_in", "encoder"] = "drop_in",
+    arrange: Literal["none", "inside", "all"] = "inside",
+    convs: Literal["none", "pointwise", "patch", "all"] = "none",
+    include: list[str] = [],  # noqa: B006 (typer copies it)
+    exclude: list[str] = [],  # noqa: B006
+    heads: bool = False,
+    strict: bool = False,
+    option: list[str] = [],  # noqa: B006
+    out: Path | None = None,
+    distill: str | None = None,
+    set: list[str] = [],  # noqa: B006
+    quiet: bool = False,
+    json: bool = False,
+) -> Report:
+    """Convert a model to its c-product counterpart, say what became of each layer, and win accuracy back.
+
+    The converted model goes to OUT, for `tcpvit eval`, `tcpvit predict` and `tcpvit.from_pretrained`. With --distill it
+    learns from the original before, by the training engine, and OUT is the folder of that run.
+
+    Args:
+        model: a preset, a run or saved model (a folder), timm/NAME, torchvision/NAME or transformers/REPOSITORY.
+        tube: the tube length C; layers whose widths it does not divide are left.
+        transform: the tube transform, as dct or haar.
+        init: project the weights that are there, or draw them anew.
+        mode: replace layer by layer, or take the whole encoder into the hat domain.
+        arrange: reorder features before projecting, inside MLPs and heads, or also along the residual stream.
+        convs: convert convolutions too, of pixels or of patches.
+        include: convert only layers whose names match this wildcard; may be repeated.
+        exclude: leave layers whose names match this wildcard; may be repeated.
+        heads: convert classifier heads too.
+        strict: fail if the tube does not fit a layer.
+        option: KEY=VALUE, an option for the library that builds MODEL, as pretrained=true; may be repeated.
+        out: the folder to write to.
+        distill: the set to learn from the original on, as cifar10 or folder:PATH.
+        set: KEY=VALUE, a change to the recipe of the distillation, as schedule.epochs=10; may be repeated.
+        quiet: show nothing but the results.
+        json: print the report as JSON.
+
+    Examples:
+        tcpvit tensorize timm/vit_tiny_patch16_224 --tube 3
+        tcpvit tensorize timm/deit_small_patch16_224 --option pretrained=true --tube 4 --out deit-tube4
+        tcpvit tensorize std_vit_cifar --mode encoder
+        tcpvit tensorize runs/std --tube 4 --distill cifar10 --set schedule.epochs=10 --out runs/std-tube4
+    """
+    config = TensorizeConfig(
+        tube, transform, init, include, exclude, heads=heads, convs=convs, arrange=arrange, strict=strict, mode=mode
+    )
+    if distill is not None and out is None:
+        raise ValueError("--distill trains the model, which takes a folder to keep it in; add --out FOLDER")
+    if set and distill is None:
+        raise ValueError("--set changes the recipe of the distillation; add --distill DATASET")
+    trained = _find(model, option)
+    teacher = copy.deepcopy(trained.model) if distill is not None else None
+    report = tensorize_(trained.model, config)
+    if not json and not quiet:
+        show([report.table()])
+    tables = []
+    if teacher is not None and distill is not None and out is not None:
+        recipe = Recipe(data=replace(Recipe().data, name=distill)).override(set)
+        tables = [_win_back(teacher, trained, recipe, out, reporter(quiet=quiet, json=json))]
+    elif out is not None:
+        save_pretrained(trained.model, out)
+    if json:
+        found = {table.rows[i].cells[0]: table.rows[i].cells[1] for table in tables for i in range(len(table.rows))}
+        print(json_module.dumps({**report.to_dict(), **({"top1": found} if found else {})}, indent=2))
+    else:
+        show(tables)
+    return report
+
+
+def _find(name: str, words: Sequence[str]) -> Trained:
+    """The model that a user means."""
+    if Path(name).is_dir() or (name in list_models() and not words):
+        if words:
+            raise ValueError(f"--option is for models that are built anew, {name} is a folder")
+        return load_trained(name)
+    options: dict[str, Any] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals:
+            raise ValueError(f"--option is KEY=VALUE, as pretrained=true, got {word!r}")
+        options[key] = yaml.safe_load(value)
+    return Trained(name, build(name, **options).eval())
+
+
+def _win_back(teacher: nn.Module, trained: Trained, recipe: Recipe, out: Path, report: Any) -> Table:
+    """Distil, and say how good the original, the converted and the distilled model are."""
+    splits = _prepared(trained, load_splits(recipe.data))
+    device, task = find_device(recipe), task_for(splits.test.task, len(splits.test.classes))
+    batches = build_batches(recipe, splits.test, device, training=False)
+
+    def top1(model: nn.Module) -> float:
+        return evaluate(model.to(device), batches, task, device, recipe.precision).summary()[task.metric]
+
+    before = {"original": top1(teacher), "converted": top1(trained.model)}
+    result = distil(teacher, trained.model, splits, out, recipe=recipe, report=report)
+    table = Table("distillation", f"Top-1 on the test part of {splits.name}", ["model", "top-1"])
+    for name, value in {**before, "distilled": result.test[task.metric]}.items():
+        table.add(name, percent(value))
+    table.notes.append(f"{recipe.schedule.epochs} epochs; the model is in {result.folder / 'best'}")
+    return table
+
+
+def _prepared(trained: Trained, splits: Splits) -> Splits:
+    """The pictures as the original knows them."""
+    val = trained.prepare(splits.val)
+    test = val if splits.test is splits.val else trained.prepare(splits.test)
+    return replace(splits, train=trained.prepare(splits.train), val=val, test=test)
