@@ -152,6 +152,17 @@ def test_tables_hold_the_papers_numbers_with_its_classes_exchanged():
     assert "to the unit" in segmentation_tables.parameter_table().notes[0]
 
 
+def test_work_is_that_of_the_convolutions_and_bounds_the_time():
+    sides, widths = (16, 32, 64, 128), (192, 96, 64, 64, 64)
+    dense = sum(2 * 9 * a * b * side**2 for a, b, side in zip(widths, widths[1:], sides, strict=False))
+    dense += 2 * 64 * 2 * 128**2  # the 1×1 convolution to two classes
+    assert segmentation_tables.work("std")["decoder"] == segmentation_tables.work("tcp")["decoder"] == dense
+    assert 0.34 < segmentation_tables.work("full")["decoder"] / dense < 0.37
+    runs = segmentation_tables.runs_of([made_record("whole", "std", 0, 0.7)], "whole")
+    *_, row = segmentation_tables.work_table({"all": runs}).rows
+    assert row.cells[:4] == ("CPU seconds of training, with validation: all", 3500, None, None)
+
+
 def test_differences_are_taken_seed_by_seed_with_their_interval():
     numbers = {"std": (0.60, 0.70, 0.80), "plus": (0.61, 0.72, 0.83)}
     records = [made_record("subset", name, seed, m) for name, ms in numbers.items() for seed, m in enumerate(ms)]

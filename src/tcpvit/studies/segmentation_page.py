@@ -48,6 +48,7 @@ def text(records: Sequence[Record], pages: Path) -> str:
         "budget": _budget(records),
         "parameters": _markdown(tables.parameter_table()),
         "models": _models(),
+        "work": _markdown(tables.work_table({GROUPS[group].lower(): runs[group] for group in GROUPS})),
         "performance": _performance(runs["whole"]),
         "subset": _seeds("subset", runs["subset"]),
         "augmented": _seeds("augmented", runs["augmented"]),

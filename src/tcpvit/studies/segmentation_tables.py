@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from functools import cache
 from statistics import fmean
 
-from tcpvit.analysis import count_parameters
+import torch
+
+from tcpvit.analysis import count_flops, count_parameters
 from tcpvit.models import create_model, model_config
 from tcpvit.studies.intervals import between, interval, signed, spread
 from tcpvit.studies.study import Record
-from tcpvit.tables import Ratio, Table, Written
+from tcpvit.tables import Cell, Ratio, Table, Written
 from tcpvit.training.progress import duration
 
 PRESETS = {"std": "std_vit_pet", "tcp": "tcp_vit_pet", "plus": "tcp_vit_pet_plus", "full": "tcp_vit_pet_full"}
@@ -124,20 +126,43 @@ def changed_options(name: str, reference: str = "tcp") -> dict[str, str]:
 def parameter_table() -> Table:
     """tab:seg_params, with our own models beside the paper's two."""
     counts = {name: components(name) for name in LABELS}
-    columns = ["component", LABELS["std"]]
-    for name in ("tcp", "plus", "full"):
-        columns += [LABELS[name], "/ Std"]
-    table = Table("seg_params", "Parameters (tab:seg_params)", columns)
+    table = Table("seg_params", "Parameters (tab:seg_params)", ["component", *_model_columns()])
     for part, level in LEVELS.items():
-        whole = counts["std"][part]
-        others = [
-            cell for name in ("tcp", "plus", "full") for cell in (counts[name][part], _over(counts[name][part], whole))
-        ]
-        table.add(part, whole, *others, level=level, strong=level == 0)
-    ours = {part: (counts["std"][part], counts["tcp"][part]) for part in LEVELS}
+        table.add(part, *_beside_std({name: counts[name][part] for name in LABELS}), level=level, strong=level == 0)
+    ours = {part: tuple(counts[name][part] for name in PAIR) for part in LEVELS}
     differ = [part for part in LEVELS if ours[part] != PAPER_PARAMETERS[part]]
     same = "Every number of Std-ViT and TCP-ViT is the paper's, to the unit."
     table.notes.append(f"Other than in the paper: {', '.join(differ)}." if differ else same)
+    return table
+
+
+@cache
+def work(name: str) -> dict[str, int]:
+    """FLOPs of a forward pass of one picture by part, counted as the model runs.
+
+    >>> work("full")["decoder"]
+    625704960
+    """
+    parts = count_flops(create_model(PRESETS[name]), torch.zeros(1, 3, 128, 128)).components
+    decoder = parts["decoder"]
+    return {"total": sum(parts.values()), "backbone": sum(parts.values()) - decoder, "decoder": decoder}
+
+
+def work_table(groups: Mapping[str, Runs]) -> Table:
+    """The work by part, which bounds the gain of a training step, and the time that training took."""
+    table = Table("seg_work", "Work of a forward pass, in millions of FLOPs", ["part", *_model_columns()])
+    for part in ("total", "backbone", "decoder"):
+        counts = {name: round(work(name)[part] / 1e6) for name in LABELS}
+        table.add(part, *_beside_std(counts), level=int(part != "total"), strong=part == "total")
+    for label, runs in groups.items():
+        seconds = {name: round(fmean(run["cpu_seconds"] for run in runs[name])) for name in LABELS if runs[name]}
+        if "std" in seconds:
+            table.add(f"CPU seconds of training, with validation: {label}", *_beside_std(seconds))
+    share = work("std")["decoder"] / work("std")["total"]
+    table.notes.append(
+        f"A training step is about three forward passes. The decoder is {100 * share:.0f} % of Std-ViT's work, so slices "
+        "in the encoder alone cannot bring a step below the ratio of the totals."
+    )
     return table
 
 
@@ -165,7 +190,7 @@ def seeds_table(name: str, title: str, runs: Runs) -> Table:
     whole = components("std")["total"]
     for model, label in LABELS.items():
         total = components(model)["total"]
-        head = (label, total, _over(total, whole))
+        head = (label, total, Ratio(total / whole))
         if not runs[model]:
             table.add(*head, NOT_RUN, *[None] * 5, 0)
             continue
@@ -228,6 +253,20 @@ def runs_table(records: Iterable[Record]) -> Table:
     return table
 
 
+def _model_columns() -> list[str]:
+    """Std-ViT, and each other model with its ratio."""
+    return [LABELS["std"], *(column for name in LABELS if name != "std" for column in (LABELS[name], "/ Std"))]
+
+
+def _beside_std(counts: Mapping[str, int]) -> list[Cell]:
+    """The cells of a row for `_model_columns`; a model that has none is left empty."""
+    cells: list[Cell] = [counts["std"]]
+    for name in LABELS:
+        if name != "std":
+            cells += [counts.get(name), Ratio.of(counts.get(name), counts["std"])]
+    return cells
+
+
 def _spread(runs: list[Record], metric: str) -> Written:
     return Written(spread(percents(runs, metric))) if runs else NOT_RUN
 
@@ -239,7 +278,3 @@ def _short(commit: str | None) -> str:
     '012345678-dirty'
     """
     return "–" if commit is None else commit[:9] + commit[40:]
-
-
-def _over(part: int, whole: int) -> Ratio:
-    return Ratio(part / whole)
