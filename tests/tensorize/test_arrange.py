@@ -109,6 +109,13 @@ def torchvision_vit():
     return model, torch.randn(2, 3, 32, 32)
 
 
+def gpt2_mlp():
+    from transformers import GPT2Config
+    from transformers.models.gpt2.modeling_gpt2 import GPT2MLP
+
+    return nn.Sequential(GPT2MLP(48, GPT2Config(n_embd=24))), torch.randn(2, 5, 24)
+
+
 SMALL = {"img_size": 32, "depth": 2, "embed_dim": 24, "num_heads": 2}
 MODELS = {
     "timm vit": (lambda: timm_model("vit_tiny_patch16_224", **SMALL), 6),
@@ -116,6 +123,7 @@ MODELS = {
     "timm deit3": (lambda: timm_model("deit3_small_patch16_224", **SMALL), 6),
     "timm eva02, with rotations": (lambda: timm_model("eva02_tiny_patch14_224", **{**SMALL, "img_size": 28}), 0),
     "transformers vit": (lambda: hugging_face("ViT"), 6),
+    "transformers gpt2, weights (in, out)": (gpt2_mlp, 1),
     "torch encoder": (encoder, 6),
     "torchvision vit": (torchvision_vit, 6),
 }
@@ -171,6 +179,15 @@ def test_what_would_change_the_function_is_left():
     assert arrange_(model, find_sites(model, config), config) == (0.0, ())
     for key, tensor in model.state_dict().items():
         assert torch.equal(tensor, weights[key])
+
+
+def test_hooks_see_nothing_of_the_check():
+    model, _ = encoder()
+    calls = []
+    for module in model.modules():
+        module.register_forward_hook(lambda *_: calls.append(1))
+    assert tensorize_(model, tube=3).arrange_gain > 0
+    assert calls == []
 
 
 def test_without_scipy_features_stay(monkeypatch):

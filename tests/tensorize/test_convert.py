@@ -12,7 +12,7 @@ from torch.nn.utils import parametrizations, prune, weight_norm
 
 import tcpvit
 from tcpvit.layers import TubalLinear
-from tcpvit.tensorize import TensorizeConfig, faster_dense, materialize_, tensorize_, to_dense_
+from tcpvit.tensorize import TensorizeConfig, materialize_, tensorize_, to_dense_
 
 SAME = {"atol": 1e-6, "rtol": 1e-5}
 
@@ -206,6 +206,16 @@ class Loud(nn.Linear):
         return 2 * super().forward(x)
 
 
+class Coded(torch.Tensor):
+    """As torchao holds quantised weights."""
+
+
+def coded():
+    layer = nn.Linear(12, 12)
+    layer.weight = nn.Parameter(torch.randn(12, 12).as_subclass(Coded))
+    return layer
+
+
 def quantised():
     return torch.ao.nn.quantized.dynamic.Linear(12, 12)
 
@@ -222,6 +232,7 @@ def quantised():
         (lambda: nn.Linear(12, 12, device="meta"), "is on the meta device, without weights to project"),
         (lambda: TubalLinear(12, 12, 3), "is tensorised already"),
         (quantised, "is quantised; tensorise first"),
+        (coded, "holds a Coded of torch.float32; tensorise before quantising or sharding"),
     ],
 )
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
@@ -301,15 +312,16 @@ def test_a_wrong_example_is_an_error_and_changes_nothing():
 
 
 def test_layers_that_are_faster_dense_are_noted_and_can_be_materialised():
-    net = nn.Sequential(nn.Linear(48, 48), nn.Linear(48, 960), nn.Linear(960, 960))
+    net = nn.Sequential(nn.Linear(48, 48), nn.Linear(48, 960), nn.Linear(960, 960), nn.MultiheadAttention(48, 4))
     report = tensorize_(net, tube=4)
     slow = [row.name for row in report.rows if "faster dense" in row.notes]
+    assert slow == ["0", "1", "3.in_proj", "3.out_proj"]
     x = torch.randn(2, 48)
-    y = net(x)
-    assert slow == [str(i) for i, layer in enumerate(net) if faster_dense(layer)]
+    y, attended = net[:3](x), net[3](x, x, x)[0]
     materialize_(net)
-    assert [type(layer) is nn.Linear for layer in net] == [True, True, False]
-    torch.testing.assert_close(net(x), y, **SAME)
+    assert [type(layer) for layer in net] == [nn.Linear, nn.Linear, TubalLinear, nn.MultiheadAttention]
+    torch.testing.assert_close(net[:3](x), y, **SAME)
+    torch.testing.assert_close(net[3](x, x, x)[0], attended, **SAME)
 
 
 def test_the_table_of_models_that_are_ours_already():
@@ -332,6 +344,13 @@ def test_the_table_of_models_that_are_ours_already():
 def test_errors(options, said):
     with pytest.raises(ValueError, match=said):
         tensorize_(Net(), **options)
+
+
+def test_a_config_goes_to_json_and_back():
+    config = TensorizeConfig(tube=4, transform="haar", include=["blocks.*"], convs="all")
+    assert TensorizeConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+    with pytest.raises(ValueError, match="has no field 'tubes'; did you mean 'tube'"):
+        TensorizeConfig.from_dict({"tubes": 3})
 
 
 def test_other_transforms():

@@ -18,6 +18,7 @@ from tcpvit.layers.linear import TubalLinear
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 CONVERTED = "tensorized"  # the architecture of models that `tensorize_` converted, ours or foreign
+ENCODER_NOTE = "tcpvit_encoder"  # the attribute in which a model keeps the config that converted its encoder
 ARCHITECTURES: dict[str, type[Pretrained]] = {}
 
 
@@ -78,12 +79,14 @@ def from_pretrained(folder: str | Path, *, model: nn.Module | None = None, **dow
     content = read_config(_fetch(str(folder), CONFIG, download))
     if content["architecture"] == CONVERTED:
         return _saving().load(content["options"], _fetch(str(folder), WEIGHTS, download), model)
+    if model is not None:
+        raise ValueError(f"{folder} holds a {content['architecture']}, which is built by itself; leave model= out")
     return Pretrained.from_pretrained(folder, **download)
 
 
 def is_converted(model: nn.Module) -> bool:
     """Whether `tensorize_` has converted something in the model."""
-    return hasattr(model, "tcpvit_encoder") or any(isinstance(module, TubalLinear) for module in model.modules())
+    return hasattr(model, ENCODER_NOTE) or any(isinstance(module, TubalLinear) for module in model.modules())
 
 
 def _saving() -> Any:

@@ -103,7 +103,7 @@ def arrange_(model: nn.Module, sites: list[Site], config: TensorizeConfig) -> tu
         if space.width % config.tube == 0
         and config.tube * space.width**2 <= LARGEST
         and any(id(side.parameter) in weights for side in space.sides)
-        and all(uses[id(side.parameter)] == 1 for side in space.sides)
+        and all(uses[id(side.parameter)] == 1 and not side.parameter.is_meta for side in space.sides)
     ]
     moved = sum(gain > 0 for gain in gains)
     return sum(gains), (f"The features of {moved} hidden spaces were reordered to lose less.",) if moved else ()
@@ -131,7 +131,13 @@ def _arrange(model: nn.Module, space: Space, phi: Tensor, weights: set[int]) -> 
 
 def _outputs(model: nn.Module, space: Space, shapes: Sequence[Shape] = ()) -> Iterator[tuple[Shape, Tensor]]:
     """What the owner computes on random input, in float64, for the shapes of input that it takes."""
-    owner: Any = copy.deepcopy(model.get_submodule(space.owner)).cpu().double().eval()
+    try:
+        owner: Any = copy.deepcopy(model.get_submodule(space.owner)).cpu().double().eval()
+    except Exception:  # some modules cannot be copied
+        return
+    for module in owner.modules():  # hooks are for the model's own passes
+        module._forward_hooks.clear()
+        module._forward_pre_hooks.clear()
     for shape in shapes or _input_shapes(owner, space):
         x = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
         try:

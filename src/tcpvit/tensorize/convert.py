@@ -14,6 +14,7 @@ from torch import nn
 
 from tcpvit.layers.linear import TubalLinear
 from tcpvit.layers.transform import STORED
+from tcpvit.models.pretrained import ENCODER_NOTE
 from tcpvit.tensorize.arrange import arrange_
 from tcpvit.tensorize.config import TensorizeConfig
 from tcpvit.tensorize.drop_ins import Errors, TubalMultiheadAttention, densified, tensorized
@@ -22,7 +23,6 @@ from tcpvit.tensorize.find import Site, find_sites, maps_of, shapes_of
 from tcpvit.tensorize.flops import Example, count_or_none, faster_dense
 from tcpvit.tensorize.report import DONE, LayerRow, Report
 
-ENCODER_NOTE = "tcpvit_encoder"  # the attribute in which a model keeps the config that converted its encoder
 HOOKS = (
     "_backward_hooks",
     "_backward_pre_hooks",
@@ -105,8 +105,7 @@ def materialize_(model: nn.Module) -> nn.Module:
 
     Which these are follows from `faster_dense`; the report of `tensorize_` notes them. Returns the model.
     """
-    slow = {name: m for name, m in drop_ins_of(model).items() if isinstance(m, TubalLinear) and faster_dense(m)}
-    return _densify(model, slow)
+    return _densify(model, {name: module for name, module in drop_ins_of(model).items() if faster_dense(module)})
 
 
 def drop_ins_of(model: nn.Module) -> dict[str, nn.Module]:
@@ -142,9 +141,9 @@ class _Swap:
         norms = {label: _norm(matrix) for label, matrix in maps_of(site.module).items()}
         new, errors = self._make(site.module)
         after = {label: _parameters(new, label) for label in shapes}
+        speed = ("faster dense",) if faster_dense(new) else ()
         return [
-            self._row(site, label, before[label], after[label], errors[label], norms[label], _speed(new, label))
-            for label in shapes
+            self._row(site, label, before[label], after[label], errors[label], norms[label], speed) for label in shapes
         ]
 
     def _make(self, old: nn.Module) -> tuple[nn.Module, Errors]:
@@ -216,9 +215,3 @@ def _parameters(module: Any, label: str) -> int:
 @torch.no_grad()
 def _norm(matrix: torch.Tensor) -> float | None:
     return None if matrix.is_meta else torch.linalg.norm(matrix.float()).item()
-
-
-def _speed(module: Any, label: str) -> tuple[str, ...]:
-    """A note where the layer computes faster in its dense form."""
-    layer = getattr(module, label) if label else module
-    return ("faster dense",) if faster_dense(layer) else ()

@@ -143,8 +143,9 @@ def _not_plain(module: nn.Module, kind: str, config: TensorizeConfig) -> str | N
         if parametrize.is_parametrized(part) or (kind != "attention" and "weight" not in part._parameters):
             return "has a computed weight (weight_norm, spectral_norm, pruning ...); make it permanent first"
     tensors = list(maps_of(module).values())
-    if any(not w.is_floating_point() or type(w.data) is not Tensor for w in tensors):
-        return "is quantised; tensorise first and quantise then"
+    unusual = next((w for w in tensors if not w.is_floating_point() or type(w.data) is not Tensor), None)
+    if unusual is not None:
+        return f"holds a {type(unusual.data).__name__} of {unusual.dtype}; tensorise before quantising or sharding"
     if config.init == "project" and any(w.is_meta for w in tensors):
         return 'is on the meta device, without weights to project; load them first, or take init="fresh"'
     return None

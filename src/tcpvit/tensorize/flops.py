@@ -19,14 +19,15 @@ Example = Tensor | tuple[Tensor, ...] | dict[str, Tensor] | Literal[False] | Non
 FLOPS_PER_FEATURE = 75
 
 
-def faster_dense(layer: TubalLinear) -> bool:
-    """Whether the layer's dense form computes faster: what the slices save is less than what the transforms take.
+def faster_dense(layer: nn.Module) -> bool:
+    """Whether the dense form of a drop-in computes faster: its slices save less than its transforms take.
 
     >>> faster_dense(TubalLinear(96, 96, tube=3)), faster_dense(TubalLinear(192, 192, tube=3))
     (True, False)
     """
-    saved = 2 * layer.in_features * layer.out_features * (1 - 1 / layer.tube)
-    return saved < FLOPS_PER_FEATURE * (layer.in_features + layer.out_features)
+    maps = [part for part in layer.modules() if isinstance(part, TubalLinear)]  # of an attention, several
+    saved = sum(2 * m.in_features * m.out_features * (1 - 1 / m.tube) for m in maps)
+    return saved < sum(FLOPS_PER_FEATURE * (m.in_features + m.out_features) for m in maps)
 
 
 def count_or_none(model: nn.Module, example: Example = None) -> int | None:

@@ -12,9 +12,9 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from tcpvit.layers.linear import TubalLinear
-from tcpvit.models.pretrained import CONFIG, CONVERTED, WEIGHTS, fit_weights, read_weights
+from tcpvit.models.pretrained import CONFIG, CONVERTED, ENCODER_NOTE, WEIGHTS, fit_weights, read_weights
 from tcpvit.tensorize.config import TensorizeConfig
-from tcpvit.tensorize.convert import ENCODER_NOTE, convert, drop_ins_of
+from tcpvit.tensorize.convert import convert, drop_ins_of
 from tcpvit.tensorize.drop_ins import TubalMultiheadAttention
 from tcpvit.tensorize.origin import origin_of, rebuild
 
