@@ -70,7 +70,7 @@ def test_a_preset_is_measured_untrained(run):
 @pytest.mark.parametrize(
     ("args", "sentence"),
     [
-        (["train"], "tell what to train: a recipe, as `tcpvit train demo`, or a run to --resume"),
+        (["train"], "tell what to train: a recipe, as `tcpvit train demo`, a --task, or a run to --resume"),
         (["train", "demo", "--resume", "runs/a"], "tell what to train"),
         (["train", "--resume", "runs/none"], "runs/none holds no run (it has no config.yaml)"),
         (["train", "--resume", "runs/none", "--name", "b"], "leave --name and --overwrite out"),

@@ -11,6 +11,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tcpvit.analysis.count import Count
 from tcpvit.analysis.dry_run import ImageSize, dry_run, example_images
+from tcpvit.analysis.parameters import decoder_component
+from tcpvit.models.segmenter import Segmenter
 from tcpvit.models.vit import VisionTransformer
 
 
@@ -40,7 +42,7 @@ def count_flops(
     # Our own attention operator has told it what it costs.
     with torch.no_grad(), counter, sdpa_kernel(SDPBackend.MATH):
         dry_run(model, inputs)
-    component = _component if isinstance(model, VisionTransformer) else _top_level
+    component = _component if isinstance(model, VisionTransformer | Segmenter) else _top_level
     counts: Counter[str] = Counter()
     for path, flops in _own_flops(counter).items():
         counts[component(path)] += flops
@@ -62,8 +64,10 @@ def _own_flops(counter: FlopCounterMode) -> dict[str, int]:
 
 
 def _component(path: str) -> str:
-    """The component of a module of `VisionTransformer`."""
-    parts = path.split(".")
+    """The component of a module of `VisionTransformer`, or of a `Segmenter` with one."""
+    parts = path.removeprefix("backbone.").split(".")
+    if parts[0] == "decoder":
+        return decoder_component(parts[1:])
     if parts[0] == "blocks":
         return {"attn": "attention", "mlp": "activation"}.get(parts[-1], parts[-1])
     return parts[0] or "transform"  # what the model does itself is to leave the hat domain

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import is_dataclass
 from types import NoneType, UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
 from tcpvit.algebra.checks import nearest
+
+# What a standard ViT has no choice of.
+TCP_OPTIONS = ("tube", "transform", "attention", "activation_domain", "coupling", "patch_embed")
 
 
 def parse_options(texts: Iterable[str], config_class: type) -> dict[str, Any]:
@@ -16,17 +20,34 @@ def parse_options(texts: Iterable[str], config_class: type) -> dict[str, Any]:
     >>> from tcpvit.models import ViTConfig
     >>> parse_options(["depth=8", "attention=joint", "coupling=mix+shuffle", "img_size=64x32"], ViTConfig)
     {'depth': 8, 'attention': 'joint', 'coupling': ('mix', 'shuffle'), 'img_size': (64, 32)}
+    >>> from tcpvit.models import SegmenterConfig
+    >>> parse_options(["num_classes=3", "backbone.depth=8", "backbone.attention=joint"], SegmenterConfig)
+    {'num_classes': 3, 'backbone': {'depth': 8, 'attention': 'joint'}}
     """
     hints = get_type_hints(config_class)
-    options = {}
+    options: dict[str, Any] = {}
     for text in texts:
         key, equals, value = text.partition("=")
+        part, dot, rest = key.partition(".")
         if not equals:
             raise ValueError(f"an option is written KEY=VALUE, got {text!r}")
-        if key not in hints:
-            raise ValueError(f"{key!r} is no option of {config_class.__name__}{nearest(key, hints)}")
-        options[key] = _read(key, value, hints[key])
+        if part not in hints:
+            raise ValueError(f"{part!r} is no option of {config_class.__name__}{nearest(part, hints)}")
+        if is_dataclass(hints[part]) and dot:
+            options.setdefault(part, {}).update(parse_options([f"{rest}={value}"], cast(type, hints[part])))
+        else:
+            options[key] = _read(key, value, hints[part])
     return options
+
+
+def without_tcp_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options without those that a standard model has no choice of, in the parts of a model too.
+
+    >>> without_tcp_options({"num_classes": 3, "backbone": {"depth": 8, "attention": "joint"}})
+    {'num_classes': 3, 'backbone': {'depth': 8}}
+    """
+    kept = {key: value for key, value in options.items() if key not in TCP_OPTIONS}
+    return {key: without_tcp_options(value) if isinstance(value, Mapping) else value for key, value in kept.items()}
 
 
 def _read(key: str, text: str, hint: Any) -> Any:

@@ -7,6 +7,7 @@ from collections import Counter
 from torch import nn
 
 from tcpvit.analysis.count import Count
+from tcpvit.models.segmenter import Segmenter
 from tcpvit.models.vit import VisionTransformer
 
 # Parameters of `CoupledTLinear` beside those of `TLinear`.
@@ -26,7 +27,7 @@ def count_parameters(model: nn.Module) -> Count:
     >>> count_parameters(nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))).components
     {'0': 15, '2': 8}
     """
-    of_ours = isinstance(model, VisionTransformer)
+    of_ours = isinstance(model, VisionTransformer | Segmenter)
     counter: Counter[str] = Counter()
     for name, parameter in model.named_parameters():
         counter[_component(name) if of_ours else name.split(".")[0]] += parameter.numel()
@@ -34,8 +35,10 @@ def count_parameters(model: nn.Module) -> Count:
 
 
 def _component(name: str) -> str:
-    """The component of a parameter of `VisionTransformer`."""
-    parts = name.split(".")
+    """The component of a parameter of `VisionTransformer`, or of a `Segmenter` with one."""
+    parts = name.removeprefix("backbone.").split(".")
+    if parts[0] == "decoder":
+        return decoder_component(parts[1:])
     if parts[-1] in COUPLING:
         return "coupling"
     if parts[0] == "blocks":  # blocks.0.norm1.weight, blocks.0.attn.qkv.weight
@@ -43,3 +46,14 @@ def _component(name: str) -> str:
     if parts[0] == "embed":
         return parts[1]
     return "final_norm" if parts[0] == "norm" else parts[0]
+
+
+def decoder_component(parts: list[str]) -> str:
+    """The component of a parameter or module of a decoder.
+
+    >>> decoder_component(["stages", "0", "conv", "weight"]), decoder_component(["head", "bias"])
+    ('stage_1', 'decoder_head')
+    """
+    if parts[:1] == ["stages"]:
+        return f"stage_{int(parts[1]) + 1}"
+    return "decoder_head" if parts[:1] == ["head"] else "decoder_transform"  # what it does itself

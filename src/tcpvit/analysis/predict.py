@@ -7,47 +7,19 @@ class token (and a DeiT a distillation token beside it), which the paper's formu
 from __future__ import annotations
 
 import math
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass
 
 from tcpvit.analysis.count import Count
+from tcpvit.analysis.decoder import decoder_parameters, decoder_work
+from tcpvit.analysis.work import Work
 from tcpvit.layers.coupling import Coupling, two_factor_width
 from tcpvit.models.config import ViTConfig
+from tcpvit.models.segmenter import SegmenterConfig
 
 # Elementary operations per entry; exp, erf and a division count as one each.
 SOFTMAX = 5  # maximum, subtract, exp, sum, divide
 NORM = 7  # mean; subtract, square, sum; scale by 1/σ; γ, β
 GELU = 5  # x/√2, erf, +1, ·x, ·½
-
-
-@dataclass(frozen=True)
-class Work:
-    """Operations by kind. The first three are matrix products, which FLOP counters see; the others they leave out."""
-
-    products: int = 0
-    coupling: int = 0
-    transform: int = 0
-    softmax: int = 0
-    norm: int = 0
-    activation: int = 0
-
-    @property
-    def matrix(self) -> int:
-        """Matrix products of all sorts: what `count_flops` measures."""
-        return self.products + self.coupling + self.transform
-
-    @property
-    def total(self) -> int:
-        """Everything."""
-        return sum(astuple(self))
-
-    def __add__(self, other: Work) -> Work:
-        return Work(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
-
-    def __mul__(self, times: int) -> Work:
-        return Work(*(times * a for a in astuple(self)))
-
-
-KINDS_OF_WORK = tuple(f.name for f in fields(Work))
 
 
 @dataclass(frozen=True)
@@ -103,13 +75,15 @@ def _maps(config: ViTConfig) -> dict[str, _Map]:
     }
 
 
-def predict_parameters(config: ViTConfig) -> Count:
+def predict_parameters(config: ViTConfig | SegmenterConfig) -> Count:
     """Parameters by component.
 
     >>> from tcpvit.models import model_config
     >>> predict_parameters(model_config("tcp_vit_cifar")).components["qkv"]     # four blocks of 3 × 816
     9792
     """
+    if isinstance(config, SegmenterConfig):
+        return Count.of({**predict_parameters(config.backbone).components, **decoder_parameters(config)})
     width, maps = config.width, _maps(config)
     down, across = config.grid_of(*config.image_shape)
     blocks = {name: m.weights + m.biases for name, m in maps.items()}
@@ -140,7 +114,9 @@ def _embedding_parameters(config: ViTConfig) -> int:
     }[config.embedding]
 
 
-def predict_flops(config: ViTConfig, image_size: int | tuple[int, int] | None = None) -> dict[str, Work]:
+def predict_flops(
+    config: ViTConfig | SegmenterConfig, image_size: int | tuple[int, int] | None = None
+) -> dict[str, Work]:
     """The work of one image by component; `image_size` (height, width) is the config's unless given.
 
     >>> from tcpvit.models import model_config
@@ -149,6 +125,8 @@ def predict_flops(config: ViTConfig, image_size: int | tuple[int, int] | None = 
     (1198080, 1014000)
     """
     height, width = (image_size, image_size) if isinstance(image_size, int) else image_size or config.image_shape
+    if isinstance(config, SegmenterConfig):
+        return {**predict_flops(config.backbone, (height, width)), **decoder_work(config, (height, width))}
     down, across = config.grid_of(height, width)
     patches = down * across
     tokens, C, D, L = config.num_prefix_tokens + patches, config.tube_length, config.width, config.depth

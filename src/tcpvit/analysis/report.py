@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
+from typing import Any
 
 from torch import nn
 
@@ -13,15 +14,18 @@ from tcpvit.analysis.count import Count
 from tcpvit.analysis.flops import count_flops
 from tcpvit.analysis.memory import Memory, count_memory
 from tcpvit.analysis.parameters import count_parameters
-from tcpvit.analysis.predict import KINDS_OF_WORK, Work, predict_flops, predict_parameters
+from tcpvit.analysis.predict import predict_flops, predict_parameters
 from tcpvit.analysis.theory import KINDS, EncoderShape, Kind
+from tcpvit.analysis.work import KINDS_OF_WORK, Work
 from tcpvit.models.config import ViTConfig
+from tcpvit.models.segmenter import Segmenter, SegmenterConfig
 from tcpvit.models.vit import VisionTransformer
 from tcpvit.tables import Bytes, Cell, Ratio, Table
 
 EMBEDDING = ("patch_embed", "cls_token", "dist_token", "pos_embed")
 BLOCK = ("qkv", "proj", "fc1", "fc2", "norms", "coupling")
 ENCODER = (*BLOCK, "final_norm")
+DECODER = ("stage_", "decoder_")  # how its components begin
 
 
 @dataclass(frozen=True)
@@ -29,7 +33,7 @@ class Analysis:
     """A model's numbers; the predictions are None for a model that is not of this library."""
 
     name: str
-    config: ViTConfig | None
+    config: ViTConfig | SegmenterConfig | None
     parameters: Count
     predicted_parameters: Count | None
     flops: Count
@@ -47,9 +51,14 @@ class Analysis:
         return None if self.work is None else reduce(add, self.work.values())
 
 
+def encoder_of(config: Any) -> Any:
+    """The config of a model's encoder: of a segmenter its backbone's, else the model's own."""
+    return config.backbone if isinstance(config, SegmenterConfig) else config
+
+
 def analyze_model(name: str, model: nn.Module, *, batch: int = 1) -> Analysis:
     """Count and predict; FLOPs are of one image, memory of a training step on a batch."""
-    config = model.config if isinstance(model, VisionTransformer) else None
+    config = model.config if isinstance(model, VisionTransformer | Segmenter) else None
     return Analysis(
         name=name,
         config=config,
@@ -77,6 +86,9 @@ def _parameters(models: Sequence[Analysis]) -> Table:
         _add(table, pairs, "encoder", ENCODER, strong=True)
         _add_each(table, pairs, ENCODER, level=1)
         _add_each(table, pairs, ("transform", "head", "head_dist"))
+        if decoder := tuple(name for name in _names(pairs) if name.startswith(DECODER)):
+            _add(table, pairs, "decoder", decoder, strong=True)
+            _add_each(table, pairs, decoder, level=1)
     else:
         _add_each(table, pairs, _names(pairs))
     _add(table, pairs, "total", _names(pairs), strong=True)
@@ -92,7 +104,10 @@ def _flops(models: Sequence[Analysis]) -> Table:
     return table
 
 
-UNCOUNTED = "Softmax counts 5 an entry, a norm 7, GELU 5; adding biases and residuals is not counted."
+UNCOUNTED = (
+    "Softmax counts 5 an entry, a norm 7, GELU 5, BatchNorm 2, ReLU 1; adding biases and residuals, and enlarging "
+    "feature maps, is not counted."
+)
 
 
 def _work_by_kind(models: Sequence[Analysis]) -> Table:
@@ -135,7 +150,7 @@ def _add_counts(table: Table, std: Analysis, tcp: Analysis) -> None:
     quantities: dict[str, Callable[[Analysis], int]] = {
         "parameters, whole model": lambda m: m.parameters,
         "parameters, blocks and final norm": lambda m: m.parameters.sum(*ENCODER),
-        "parameters, one block": lambda m: m.parameters.sum(*BLOCK) // (m.config.depth if m.config else 1),
+        "parameters, one block": lambda m: m.parameters.sum(*BLOCK) // (encoder_of(m.config).depth if m.config else 1),
         "FLOPs, matrix products": lambda m: m.flops,
         "FLOPs, with softmax, norms, GELU": lambda m: m.total_work.total if m.total_work else 0,
     }
@@ -145,7 +160,7 @@ def _add_counts(table: Table, std: Analysis, tcp: Analysis) -> None:
 
 def _add_formulas(table: Table, tcp: Analysis) -> None:
     assert tcp.config is not None
-    shape = EncoderShape.of(tcp.config)
+    shape = EncoderShape.of(encoder_of(tcp.config))
     weights = {kind: sum(shape.map_weights(kind).values()) for kind in KINDS}
     formulas: dict[str, dict[Kind, int]] = {
         "linear maps of a layer, 1/C": weights,

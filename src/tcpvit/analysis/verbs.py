@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tcpvit.algebra.checks import nearest
-from tcpvit.analysis.options import parse_options
+from tcpvit.analysis.options import parse_options, without_tcp_options
 from tcpvit.analysis.paper_tables import theory_tables
 from tcpvit.analysis.parameters import count_parameters
 from tcpvit.analysis.predict import predict_parameters
-from tcpvit.analysis.report import analyze_model, report_tables
+from tcpvit.analysis.report import analyze_model, encoder_of, report_tables
 from tcpvit.analysis.theory import EncoderShape, ratio_curves
 from tcpvit.models.config import ViTConfig
-from tcpvit.models.registry import create_model, list_models, model_config
+from tcpvit.models.registry import create_model, list_models, model_config, twin_name
+from tcpvit.models.segmenter import SegmenterConfig
 from tcpvit.tables import Ratio, Table, show
-
-# What a standard ViT has no choice of.
-TCP_OPTIONS = ("tube", "transform", "attention", "activation_domain", "coupling", "patch_embed")
 
 
 def analyze(
@@ -63,6 +62,7 @@ def analyze(
     Examples:
         tcpvit analyze std_vit_cifar tcp_vit_cifar
         tcpvit analyze tcp_vit_cifar --set attention=joint --batch 256
+        tcpvit analyze std_vit_pet tcp_vit_pet --set backbone.depth=8
         tcpvit analyze std_vit_base_patch16_224 tcp_vit_base_patch16_224 --markdown
         tcpvit analyze --theory --d 25 --tube 200 --heads 5 --tokens 9
         tcpvit analyze --theory --latex --figure ratios.pdf
@@ -80,16 +80,15 @@ def analyze(
         option = next(iter(given)).replace("_", "-")
         raise ValueError(f"--{option} belongs to --theory; an option of a model is written --set KEY=VALUE")
     names = list(dict.fromkeys(names or ["std_vit_cifar", "tcp_vit_cifar"]))
-    chosen = _with_options(names, parse_options(set or [], ViTConfig))
-    shape = replace(_shape(chosen), **given)
+    chosen = _with_options(names, set or [])
     if theory:
-        tables = theory_tables(shape)
+        tables = theory_tables(replace(_shape(chosen), **given))
     else:
         models = [analyze_model(name, create_model(name, **options), batch=batch) for name, options in chosen]
         tables = report_tables(models, batch=batch)
     show(tables, json=json, markdown=markdown, latex=latex)
     if figure:
-        _draw(shape, figure)
+        _draw(replace(_shape(chosen), **given), figure)
     return tables
 
 
@@ -121,32 +120,48 @@ def models(pattern: str = "*", *, json: bool = False, markdown: bool = False, la
 
 def _line(name: str) -> list[Any]:
     config = model_config(name)
+    encoder, size, twin = encoder_of(config), _size(name), _std_twin(name)
     height, width = config.image_shape
-    size, twin = _size(name), "std_" + name.removeprefix("tcp_")
-    ratio = Ratio(size / _size(twin)) if config.kind == "tcp" and twin in list_models() else None
     image = f"{config.in_chans}×{height}×{width}"
-    return [name, image, config.patch_size, config.d, config.tube_length, config.depth, config.num_heads, size, ratio]
+    heads = encoder.num_heads  # of a Swin, for each stage
+    heads = ", ".join(map(str, heads)) if isinstance(heads, tuple) else heads
+    shape = [encoder.patch_size, encoder.d, encoder.tube_length, encoder.depth, heads]
+    return [name, image, *shape, size, Ratio(size / _size(twin)) if twin else None]
+
+
+def _std_twin(name: str) -> str | None:
+    """The Std twin of a TCP model, if it has one."""
+    if model_config(name).kind == "tcp":
+        with suppress(ValueError):
+            return twin_name(name)
+    return None
 
 
 def _size(name: str) -> int:
     """Parameters, without building the model where a formula has them."""
     config = model_config(name)
-    return predict_parameters(config) if isinstance(config, ViTConfig) else count_parameters(create_model(name))
+    known = isinstance(config, ViTConfig | SegmenterConfig)
+    return predict_parameters(config) if known else count_parameters(create_model(name))
 
 
-def _with_options(names: list[str], options: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """Each name with its options: those of TCP-ViT go to the TCP-ViTs, if there are any."""
-    kinds = [model_config(name).kind for name in names]
-    common = {key: value for key, value in options.items() if key not in TCP_OPTIONS}
-    return [
-        (name, common if kind == "std" and "tcp" in kinds else options) for name, kind in zip(names, kinds, strict=True)
-    ]
+def _with_options(names: list[str], texts: list[str]) -> list[tuple[str, dict[str, Any]]]:
+    """Each name with its options: those of TCP models go to the TCP models, if there are any."""
+    configs = [model_config(name) for name in names]
+    any_tcp = any(config.kind == "tcp" for config in configs)
+    chosen = []
+    for name, config in zip(names, configs, strict=True):
+        options = parse_options(texts, type(config))
+        chosen.append((name, without_tcp_options(options) if config.kind == "std" and any_tcp else options))
+    return chosen
 
 
 def _shape(chosen: list[tuple[str, dict[str, Any]]]) -> EncoderShape:
     """The shape that formulas take: that of the first TCP-ViT, or else of the first model."""
     configs = [model_config(name, **options) for name, options in chosen]
-    return EncoderShape.of(next((config for config in configs if config.kind == "tcp"), configs[0]))
+    encoder = encoder_of(next((config for config in configs if config.kind == "tcp"), configs[0]))
+    if not isinstance(encoder, ViTConfig):
+        raise ValueError(f"the paper's formulas are those of a ViT, and {chosen[0][0]} is none; name a ViT")
+    return EncoderShape.of(encoder)
 
 
 def _draw(shape: EncoderShape, path: Path) -> None:

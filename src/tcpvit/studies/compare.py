@@ -8,13 +8,12 @@ from __future__ import annotations
 import json as json_module
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import reduce
 from pathlib import Path
-from typing import Any
 
-from tcpvit.analysis.verbs import TCP_OPTIONS
+from tcpvit.analysis.options import without_tcp_options
 from tcpvit.models.registry import model_config, twin_name
 from tcpvit.studies.comparison import Comparison, Model
 from tcpvit.tables import show
@@ -104,7 +103,7 @@ def twins(recipe: Recipe, set_std: Iterable[str] = (), set_tcp: Iterable[str] = 
     """
     name, options = recipe.model.name, recipe.model.options
     std, tcp = (twin_name(name), name) if name.startswith("tcp_") else (name, twin_name(name))
-    plain = _without_tcp(options)
+    plain = without_tcp_options(options)
     pair = {
         "std": replace(recipe, model=replace(recipe.model, name=std, options=plain)),
         "tcp": replace(recipe, model=replace(recipe.model, name=tcp)),
@@ -117,12 +116,6 @@ def twins(recipe: Recipe, set_std: Iterable[str] = (), set_tcp: Iterable[str] = 
         model = pair[side].model
         model_config(model.name, **model.options)  # what does not fit is said before training
     return pair
-
-
-def _without_tcp(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options without those that only a TCP model has, in the parts of a model too."""
-    kept = {key: value for key, value in options.items() if key not in TCP_OPTIONS}
-    return {key: _without_tcp(value) if isinstance(value, Mapping) else value for key, value in kept.items()}
 
 
 def train_once(recipe: Recipe, folder: Path, *, overwrite: bool = False, report: Silent | None = None) -> None:

@@ -1,0 +1,74 @@
+"""What the decoder of a segmenter costs, predicted from its config alone: parameters and FLOPs by stage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from math import prod
+
+from tcpvit.analysis.work import Work
+from tcpvit.layers.coupling import Coupling
+from tcpvit.models.segmenter import SegmenterConfig
+
+BATCH_NORM = 2  # operations an entry at inference: scale, shift
+TAPS = 9  # of a 3×3 filter
+
+Size = tuple[int, int]
+
+
+def decoder_parameters(config: SegmenterConfig) -> dict[str, int]:
+    """Parameters of each stage and of the 1×1 head.
+
+    >>> from tcpvit.models import model_config
+    >>> decoder_parameters(model_config("tcp_vit_pet_full"))["stage_1"]     # 3 × (64·32·9 + 32 + 64)
+    55584
+    """
+    decoder, tube = config.decoder, _groups(config)
+    mixed = tube**2 if Coupling.parse(decoder.coupling).mix else 0
+    found = {
+        f"stage_{i}": TAPS * before * after // tube + 3 * after + mixed  # filters; bias, scale and shift
+        for i, (before, after) in enumerate(_channels(config), start=1)
+    }
+    found["decoder_head"] = (decoder.channels[-1] + 1) * config.num_classes
+    if decoder.transform == "learned":
+        found["decoder_transform"] = tube**2
+    return found
+
+
+def decoder_work(config: SegmenterConfig, size: Size) -> dict[str, Work]:
+    """The work of one image whose sides the patch divides; enlarging is not counted.
+
+    Mixing and transforms of feature maps are 1×1 convolutions between all channels.
+    """
+    decoder, tube = config.decoder, _groups(config)
+    mix, spatial = Coupling.parse(decoder.coupling).mix, decoder.activation_domain == "spatial"
+    sizes = list(_sizes(config, size))
+    width = config.backbone.width
+    found = {"decoder_transform": Work(transform=2 * width**2 * prod(sizes[0]) if decoder.kind == "tcp" else 0)}
+    for i, (before, after) in enumerate(_channels(config)):
+        given, own = prod(sizes[max(i - 1, 0)]), prod(sizes[i])  # pixels before and after enlarging
+        found[f"stage_{i + 1}"] = Work(
+            products=2 * TAPS * before * after // tube * own,
+            coupling=2 * before**2 * given if mix else 0,
+            transform=2 * (before**2 * given * (i > 0) + after**2 * own) if spatial else 0,
+            norm=BATCH_NORM * after * own,
+            activation=after * own,
+        )
+    found["decoder_head"] = Work(products=2 * decoder.channels[-1] * config.num_classes * prod(sizes[-1]))
+    return found
+
+
+def _groups(config: SegmenterConfig) -> int:
+    return config.decoder_tube if config.decoder.kind == "tcp" else 1
+
+
+def _channels(config: SegmenterConfig) -> Iterator[tuple[int, int]]:
+    return pairwise((config.backbone.width, *config.decoder.channels))
+
+
+def _sizes(config: SegmenterConfig, size: Size) -> Iterator[Size]:
+    """The size of each stage: the grid of patches, then twice the one before, at most the picture's."""
+    down, across = config.backbone.grid_of(*size)
+    for _ in config.decoder.channels:
+        yield down, across
+        down, across = min(2 * down, size[0]), min(2 * across, size[1])
