@@ -74,10 +74,11 @@ class Windows(nn.Module):
 
     def _mask(self, grid: Pair, num_heads: int) -> Tensor:
         """What is added to the scores: (slices·windows·heads, N, N); one slice for joint attention."""
-        blocked = (
-            self.blocked if grid == self.grid else blocked_pairs(grid, self.window, self.shift).to(self.index.device)
-        )
         bias = self.bias_table[self.index].permute(2, 0, 1).unflatten(0, (-1, 1, num_heads))  # (slices, 1, heads, N, N)
+        if not any(self.shift):
+            windows = grid[0] // self.window[0] * (grid[1] // self.window[1])
+            return bias.expand(-1, windows, -1, -1, -1).flatten(0, 2)
+        blocked = self.blocked if grid == self.grid else blocked_pairs(grid, self.window, self.shift).to(bias.device)
         return bias.masked_fill(blocked.unsqueeze(1), float("-inf")).flatten(0, 2)
 
     def _padded(self, grid: Pair) -> Pair:
