@@ -10,13 +10,16 @@ from tcpvit.models.decoder import DecoderConfig
 from tcpvit.models.segmenter import SegmenterConfig
 from tcpvit.models.swin import SwinConfig
 
-# Classification, 32×32: 119,194 and 43,114 parameters.
+# Classification, 32×32: 119,194 and 43,114 parameters. What the study found best: slices that attend together, from a
+# c-product patch embedding (43,930), and the same as wide as Std-ViT's parameters allow (116,893). Both are to be
+# trained with optimizer.slice_lr_scale=full.
 _cifar = partial(ViTConfig, img_size=32, patch_size=4, depth=4, num_heads=4)
+_cifar_plus = partial(_cifar, "tcp", attention="joint", patch_embed="t_linear")
 
 # Segmentation backbones, 128×128: 1,275,072 and 455,680 parameters.
 _pet = partial(ViTConfig, img_size=128, patch_size=8, num_classes=0, depth=4, num_heads=4, mlp_ratio=2.0)
 _pet_tcp = _pet("tcp", patch_embed="shared")
-_pet_coupled = _pet("tcp", patch_embed="t_linear", attention="joint", coupling=("mix:rotation",))
+_pet_plus = _pet("tcp", patch_embed="t_linear", attention="joint")
 _tensor_decoder = DecoderConfig("tcp", channels=(96, 66, 66, 66))
 
 # DeiT's sizes. TCP has H/C heads in each of its 3 slices, all of size 64: as many softmax maps as Std.
@@ -26,12 +29,14 @@ _deit = partial(ViTConfig, img_size=224, patch_size=16, num_classes=1000, depth=
 PRESETS: dict[str, Any] = {
     "std_vit_cifar": _cifar("std"),
     "tcp_vit_cifar": _cifar("tcp"),
+    "tcp_vit_cifar_plus": _cifar_plus(),
+    "tcp_vit_cifar_wide": _cifar_plus(embed_dim=81, num_heads=3),
     "std_vit_pet_backbone": _pet("std"),
     "tcp_vit_pet_backbone": _pet_tcp,
-    # Segmenters with the paper's decoder: 1,570,978 and 751,586 parameters; with couplings; with a decoder of c-products.
+    # Segmenters: the paper's (1,570,978 and 751,586 parameters), with joint attention, with a decoder of c-products.
     "std_vit_pet": SegmenterConfig(_pet("std")),
     "tcp_vit_pet": SegmenterConfig(_pet_tcp),
-    "tcp_vit_pet_plus": SegmenterConfig(_pet_coupled),
+    "tcp_vit_pet_plus": SegmenterConfig(_pet_plus),
     "tcp_vit_pet_full": SegmenterConfig(_pet_tcp, _tensor_decoder),
     "std_vit_tiny_patch16_224": _deit("std", embed_dim=192, num_heads=3),
     "tcp_vit_tiny_patch16_224": _deit("tcp", embed_dim=192, num_heads=1),

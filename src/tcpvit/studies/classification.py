@@ -5,6 +5,7 @@ Its parts, in the order of worth:
 - `screen`: 4 epochs of 45,000 training pictures, measured on the other 5,000: chooses what is worth longer runs;
 - `rate`: the learning rate of the models that matter most, chosen the same way;
 - `gap`: full CIFAR-10, 12 epochs, one factor at a time;
+- `own`: the models that matter most, each at its own learning rate;
 - `final`: the same for 30 epochs and three seeds;
 - `paper`, `tuned`: the paper's protocol (10,000/2,000 pictures, 150 epochs) and the same with care;
 - `proxy`: does lr 0.01 without warm-up alone make the difference that the paper sees on SVHN?
@@ -80,9 +81,11 @@ LARGE: dict[str, tuple[str, ...]] = {
 }
 
 SCREENED = ("joint-mix", "joint-mix-norm", "joint-full-lr", "fast-wide-72x6", "fast-mix", "std-28", "std", "joint")
-RATED = ("std", "std-28", "joint-full-lr")  # models whose learning rate was chosen
-RATES = (0.006,)  # beside the recipe's own 0.003, which `screen` has
-FINALISTS = ("std", "std-28", "paper", "joint-full-lr")
+RATED = ("std", "std-28", "joint-full-lr")  # models whose learning rate is chosen
+RATES = (0.006, 0.012)  # beside the recipe's own 0.003, which `screen` has
+# Each model at its own rate, the best of its short runs; `large-81x3` and `paper` take that of `joint-full-lr`.
+OWN_RATE = {"std": 0.006, "std-28": 0.006, "joint-full-lr": 0.006, "large-81x3": 0.006, "paper": 0.006}
+FINALISTS = ("std", "std-28", "joint-full-lr", "large-81x3", "paper")
 
 
 def planned() -> list[Planned]:
@@ -95,8 +98,9 @@ def planned() -> list[Planned]:
             Planned("rate", f"{name}-{rate}", FULL, (*HELD_OUT, *models[name], f"optimizer.lr={rate}"))
             for name, rate in product(RATED, RATES)
         ),
+        *(Planned("own", name, FULL, (*models[name], f"optimizer.lr={OWN_RATE[name]}")) for name in FINALISTS),
         *(
-            Planned("final", name, FULL, (*models[name], "schedule.epochs=30"), seed)
+            Planned("final", name, FULL, (*models[name], f"optimizer.lr={OWN_RATE[name]}", "schedule.epochs=30"), seed)
             for seed, name in product(SEEDS, FINALISTS)
         ),
         *_pairs("paper", PAPER, ("data.name=cifar10", "precision=bfloat16")),
