@@ -71,7 +71,7 @@ def test_the_verb_as_a_program(tmp_path):
     record = Record.load(out)
     assert record.is_complete
     assert record.facts["command"].startswith("tcpvit bench cifar --parts time --threads 1 --precision float32")
-    assert set(record.facts) == {"command", "date", "commit", "machine", "versions"}
+    assert set(record.facts) == {"command", "date", "commit", "load", "machine", "versions"}
     std, *others = record.time
     assert [std.model, *(m.model for m in others)] == list(OURS)
     assert std.forward_speedup == std.training_speedup == std.flops_ratio == 1
@@ -81,6 +81,18 @@ def test_the_verb_as_a_program(tmp_path):
         assert m.training_speedup == pytest.approx(std.training_ms / m.training_ms, rel=1e-3)
         achieved = m.flops * SHAPES["cifar"].batch / m.forward_ms / 1e6
         assert m.forward_share == pytest.approx(achieved / m.peak_gflops, rel=0.01)
+
+
+def test_inference_is_measured_fused_and_the_model_stays_as_it_was():
+    model, images = build(SLICE, TINY), TINY.images()
+    fused = clock.for_inference(model)
+    assert fused.fused
+    assert not model.fused
+    torch.testing.assert_close(fused(images), model(images))
+    for name in (STD, PAPER):
+        model = build(name, TINY)
+        assert clock.for_inference(model) is model
+        assert not model.training
 
 
 def test_bfloat16_and_threads_are_settings(tiny, capsys):

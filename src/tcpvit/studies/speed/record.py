@@ -87,6 +87,7 @@ def facts(command: str) -> dict[str, Any]:
         "command": command,
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         "commit": _commit(),
+        "load": round(os.getloadavg()[0], 1) if hasattr(os, "getloadavg") else None,  # of the minute before
         "machine": _machine(),
         "versions": {"Python": platform.python_version(), **{p: v for p in PACKAGES if (v := _version(p))}},
     }
