@@ -210,6 +210,12 @@ class Coded(torch.Tensor):
     """As torchao holds quantised weights."""
 
 
+def patched():
+    layer = nn.Linear(12, 12)
+    layer.forward = lambda x: x
+    return layer
+
+
 def coded():
     layer = nn.Linear(12, 12)
     layer.weight = nn.Parameter(torch.randn(12, 12).as_subclass(Coded))
@@ -232,6 +238,7 @@ def quantised():
         (lambda: nn.Linear(12, 12, device="meta"), "is on the meta device, without weights to project"),
         (lambda: TubalLinear(12, 12, 3), "is tensorised already"),
         (quantised, "is quantised; tensorise first"),
+        (patched, "is a Linear with a forward of its own"),
         (coded, "holds a Coded of torch.float32; tensorise before quantising or sharding"),
     ],
 )

@@ -156,6 +156,7 @@ def test_any_model_with_ties_transforms_and_dense_layers(tmp_path):
 def test_encoders(tmp_path):
     model = build("timm/vit_tiny_patch16_224", img_size=32, depth=2, num_classes=5)
     tensorize_(model, tube=3, mode="encoder", example=False)
+    assert tensorize_(model, tube=3, convs="patch", example=False).converted == ["patch_embed.proj"]
     check(model, IMAGES, tmp_path)
 
 

@@ -41,7 +41,7 @@ def test_distil(capsys, tmp_path):
     distil = ["--distill", "digits-on-photos", "--out", str(tmp_path / "run")]
     code, text, _ = run(capsys, "std_vit_cifar", *options, *distil, *settings, "--quiet")
     assert code == 0
-    for words in ("original", "converted", "distilled", "1 epochs"):
+    for words in ("original", "converted", "distilled", "digits-on-photos; the model is in"):
         assert words in text
     folder = tmp_path / "run" / "best"
     assert cli.main(["eval", str(folder), "--dataset", "digits-on-photos", "--set", DIGITS]) == 0

@@ -132,9 +132,10 @@ def _arrange(model: nn.Module, space: Space, phi: Tensor, weights: set[int]) -> 
 def _outputs(model: nn.Module, space: Space, shapes: Sequence[Shape] = ()) -> Iterator[tuple[Shape, Tensor]]:
     """What the owner computes on random input, in float64, for the shapes of input that it takes."""
     try:
-        owner: Any = copy.deepcopy(model.get_submodule(space.owner)).cpu().double().eval()
+        owner: Any = copy.deepcopy(model.get_submodule(space.owner)).cpu().double()
     except Exception:  # some modules cannot be copied
         return
+    owner.eval()
     for module in owner.modules():  # hooks are for the model's own passes
         module._forward_hooks.clear()
         module._forward_pre_hooks.clear()

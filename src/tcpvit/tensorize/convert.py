@@ -42,7 +42,7 @@ def tensorize_(
 
     `options` are fields of TensorizeConfig, for short calls. `example` is an input of the model, a tensor, a tuple or a
     dict, from which FLOPs are counted; it may be left out for models that say what they take, and be False to count
-    none. If this raises, the model is as it was.
+    none. If this raises, the model computes what it did.
 
     >>> model = nn.Sequential(nn.Linear(48, 96), nn.GELU(), nn.Linear(96, 48))
     >>> report = tensorize_(model, tube=3)

@@ -136,7 +136,7 @@ def _not_plain(module: nn.Module, kind: str, config: TensorizeConfig) -> str | N
         return "is wrapped by LoRA; merge the adapter first (merge_and_unload)"
     if kind == "quantised":
         return "is quantised; tensorise first and quantise then"
-    if kind in PLAIN and type(module).forward is not PLAIN[kind].forward:
+    if "forward" in vars(module) or (kind in PLAIN and type(module).forward is not PLAIN[kind].forward):
         return f"is a {type(module).__name__} with a forward of its own"
     parts = [part for part in module.modules() if part is module or isinstance(part, nn.Linear)]
     for part in parts:
@@ -217,9 +217,10 @@ def _head_width(model: nn.Module, site: Site) -> int | None:
     fused = part_widths(model, site)
     if not fused and last not in ("q", "k", "v", "query", "key", "value", "q_proj", "k_proj", "v_proj"):
         return None
-    heads = _heads_of_attention(model.get_submodule(owner))
-    width = fused[0] if fused else next(iter(shapes_of(site).values()))[1]
-    return width // heads if heads else None
+    heads, width = _heads_of_attention(model.get_submodule(owner)), next(iter(shapes_of(site).values()))[1]
+    if not heads or (fused and width > 3 * fused[0]):  # parts that alternate lie within heads already
+        return None
+    return (fused[0] if fused else width) // heads
 
 
 def _respecting_ties(model: nn.Module, sites: list[Site]) -> Iterator[Site]:

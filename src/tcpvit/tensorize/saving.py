@@ -56,19 +56,19 @@ def load(options: dict[str, Any], weights: Path, model: nn.Module | None = None)
         convert(model, TensorizeConfig.from_dict(conversion))
     found = read_weights(weights)
     fit_weights(model, {**_shared_with(model, found), **found}, weights)
-    return model.eval()
+    model.eval()
+    return model
 
 
 def _conversions(model: nn.Module) -> list[dict[str, Any]]:
     """The configs that bring a model built anew into this one's form; weights are drawn, then loaded."""
-    if hasattr(model, ENCODER_NOTE):
-        return [{**getattr(model, ENCODER_NOTE), "init": "fresh"}]
+    encoder = [{**getattr(model, ENCODER_NOTE), "init": "fresh"}] if hasattr(model, ENCODER_NOTE) else []
     layers: dict[tuple[int, str], list[str]] = {}
     for name, module in drop_ins_of(model).items():
         layer: Any = module.out_proj if isinstance(module, TubalMultiheadAttention) else module
         assert isinstance(layer, TubalLinear)
         layers.setdefault((layer.tube, layer.transform.name), []).append(glob.escape(name))
-    return [
+    return encoder + [
         TensorizeConfig(tube, transform, init="fresh", include=names, heads=True, convs="all").to_dict()
         for (tube, transform), names in layers.items()
     ]

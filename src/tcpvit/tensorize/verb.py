@@ -14,7 +14,7 @@ from torch import nn
 
 from tcpvit.data import Splits
 from tcpvit.models import list_models, save_pretrained
-from tcpvit.tables import Table, show
+from tcpvit.tables import Table, Written, show
 from tcpvit.tensorize.config import TensorizeConfig
 from tcpvit.tensorize.convert import tensorize_
 from tcpvit.tensorize.distill import distill as distil
@@ -73,7 +73,7 @@ def tensorize(
     Examples:
         tcpvit tensorize timm/vit_tiny_patch16_224 --tube 3
         tcpvit tensorize timm/deit_small_patch16_224 --option pretrained=true --tube 4 --out deit-tube4
-        tcpvit tensorize std_vit_cifar --mode encoder
+        tcpvit tensorize timm/deit_tiny_patch16_224 --mode encoder
         tcpvit tensorize runs/std --tube 4 --distill cifar10 --set schedule.epochs=10 --out runs/std-tube4
     """
     config = TensorizeConfig(
@@ -88,17 +88,16 @@ def tensorize(
     report = tensorize_(trained.model, config)
     if not json and not quiet:
         show([report.table()])
-    tables = []
+    found: dict[str, float] = {}
     if teacher is not None and distill is not None and out is not None:
         recipe = Recipe(data=replace(Recipe().data, name=distill)).override(set)
-        tables = [_win_back(teacher, trained, recipe, out, reporter(quiet=quiet, json=json))]
+        found = _win_back(teacher, trained, recipe, out, reporter(quiet=quiet, json=json))
     elif out is not None:
         save_pretrained(trained.model, out)
     if json:
-        found = {table.rows[i].cells[0]: table.rows[i].cells[1] for table in tables for i in range(len(table.rows))}
         print(json_module.dumps({**report.to_dict(), **({"top1": found} if found else {})}, indent=2))
-    else:
-        show(tables)
+    elif found:
+        show([_top1_table(found, f"{distill}; the model is in {out}/best")])
     return report
 
 
@@ -114,11 +113,13 @@ def _find(name: str, words: Sequence[str]) -> Trained:
         if not equals:
             raise ValueError(f"--option is KEY=VALUE, as pretrained=true, got {word!r}")
         options[key] = yaml.safe_load(value)
-    return Trained(name, build(name, **options).eval())
+    model = build(name, **options)
+    model.eval()
+    return Trained(name, model)
 
 
-def _win_back(teacher: nn.Module, trained: Trained, recipe: Recipe, out: Path, report: Any) -> Table:
-    """Distil, and say how good the original, the converted and the distilled model are."""
+def _win_back(teacher: nn.Module, trained: Trained, recipe: Recipe, out: Path, report: Any) -> dict[str, float]:
+    """Distil: top-1 of the original, the converted and the distilled model on the test part."""
     splits = _prepared(trained, load_splits(recipe.data))
     device, task = find_device(recipe), task_for(splits.test.task, len(splits.test.classes))
     batches = build_batches(recipe, splits.test, device, training=False)
@@ -128,10 +129,13 @@ def _win_back(teacher: nn.Module, trained: Trained, recipe: Recipe, out: Path, r
 
     before = {"original": top1(teacher), "converted": top1(trained.model)}
     result = distil(teacher, trained.model, splits, out, recipe=recipe, report=report)
-    table = Table("distillation", f"Top-1 on the test part of {splits.name}", ["model", "top-1"])
-    for name, value in {**before, "distilled": result.test[task.metric]}.items():
-        table.add(name, percent(value))
-    table.notes.append(f"{recipe.schedule.epochs} epochs; the model is in {result.folder / 'best'}")
+    return {**before, "distilled": result.test[task.metric]}
+
+
+def _top1_table(found: dict[str, float], note: str) -> Table:
+    table = Table("distillation", "Top-1 on the test part", ["model", "top-1"], notes=[note])
+    for name, value in found.items():
+        table.add(name, Written(percent(value)), strong=name == "distilled")
     return table
 
 
