@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+import tcpvit
 from tcpvit.compat import repair_torchvision
 from tcpvit.layers import TBlock, TLinear
 from tcpvit.tensorize import TensorizeConfig, tensorize_, to_dense_
@@ -175,6 +176,17 @@ def test_timms_interface_stays():
         f"blocks.1.attn.{name}" for name in ("qkv.weight_hat", "qkv.bias_hat", "proj.weight_hat", "proj.bias_hat")
     ]
     assert [b.drop_path.rate for b in model.blocks.blocks()] == pytest.approx([0.0, 0.1])
+
+
+def test_saved_and_loaded(tmp_path):
+    config = transformers.ViTConfig(image_size=32, patch_size=16, **SIZES)
+    model = transformers.ViTModel(config).eval()
+    tensorize_(model, EXACT, example=False)
+    tcpvit.save_pretrained(model, tmp_path)
+    loaded = tcpvit.from_pretrained(tmp_path)
+    assert any(isinstance(m, TokenNorm) for m in loaded.modules())
+    images = IMAGES.float()
+    torch.testing.assert_close(loaded(images).last_hidden_state, model(images).last_hidden_state)
 
 
 @pytest.mark.parametrize("attention", ["slice", "joint"])
