@@ -216,10 +216,14 @@ def test_compiles_as_one_graph_and_exports():
 
 
 def test_other_precisions_and_transforms():
-    model = timm_vit().bfloat16()
-    tensorize_(model, SLICES, transform="haar")
-    assert model(IMAGES.bfloat16()).dtype == torch.bfloat16
-    assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
+    for config in (SLICES, EXACT):
+        model = timm_vit().bfloat16()
+        tensorize_(model, config, transform="haar")
+        logits = model(IMAGES.bfloat16())
+        assert logits.dtype == torch.bfloat16
+        assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert (model.float()(IMAGES.float()) - logits).abs().max() < 0.1
     model = timm_vit()
     tensorize_(model, SLICES, transform="learned")
     model(IMAGES.float()).sum().backward()

@@ -91,12 +91,13 @@ class TokenNorm(TLayerNorm):
     def forward(self, x_hat: Tensor) -> Tensor:
         """(C, ..., d) -> (C, ..., d)."""
         rows = x_hat.flatten(1, -2)  # (C, B·N, d)
+        rows = rows.to(torch.promote_types(rows.dtype, torch.float32))
         ones_hat = self.transform.matrices()[0].sum(1).to(rows.dtype).view(-1, 1, 1)  # Φ·1
         mean = (ones_hat * rows.mean(-1, keepdim=True)).mean(0, keepdim=True)  # (1, B·N, 1), of the spatial features
         centred = rows - ones_hat * mean
         variance = centred.square().mean((0, 2), keepdim=True)
         normed = centred * torch.rsqrt(variance + self.eps)
-        return torch.addcmul(self.bias_hat, normed, self.weight_hat).view(x_hat.shape)
+        return torch.addcmul(self.bias_hat, normed, self.weight_hat).to(x_hat.dtype).view(x_hat.shape)
 
 
 class HatBlock(nn.Module):
