@@ -147,7 +147,7 @@ def test_the_reordered_network_is_the_same_function(name, arrange):
     assert gain > 0 or least == 0
     if least:
         moved = least + (arrange == "all" and name.startswith("timm"))
-        assert notes == (f"The features of {moved} hidden spaces were reordered to lose less.",)
+        assert notes == (f"{moved} hidden spaces had their features reordered to lose less.",)
         assert any(not torch.equal(weights[key], tensor) for key, tensor in model.state_dict().items())
 
 
@@ -179,6 +179,15 @@ def test_what_would_change_the_function_is_left():
     assert arrange_(model, find_sites(model, config), config) == (0.0, ())
     for key, tensor in model.state_dict().items():
         assert torch.equal(tensor, weights[key])
+
+
+def test_what_is_too_wide_is_left_and_said(monkeypatch):
+    monkeypatch.setattr("tcpvit.tensorize.arrange.LARGEST", 3 * 24**2)
+    model, _ = encoder()  # heads of 24 features in all, and MLPs of 48
+    assert tensorize_(model, tube=3).notes == (
+        "4 hidden spaces had their features reordered to lose less.",
+        "2 hidden spaces are too wide to be reordered.",
+    )
 
 
 def test_hooks_see_nothing_of_the_check():

@@ -97,16 +97,20 @@ def arrange_(model: nn.Module, sites: list[Site], config: TensorizeConfig) -> tu
     phi = HatTransform(config.transform, config.tube).matrices()[0].detach().float().cpu()
     weights = {id(p) for s in sites if s.reason is None for p in s.module.parameters() if p.ndim == 2}
     uses = Counter(id(p) for m in model.modules() for p in m.parameters(recurse=False))
-    gains = [
-        _arrange(model, space, phi, weights)
+    spaces = [
+        space
         for space in _spaces(model, config)
         if space.width % config.tube == 0
-        and config.tube * space.width**2 <= LARGEST
         and any(id(side.parameter) in weights for side in space.sides)
         and all(uses[id(side.parameter)] == 1 and not side.parameter.is_meta for side in space.sides)
     ]
-    moved = sum(gain > 0 for gain in gains)
-    return sum(gains), (f"The features of {moved} hidden spaces were reordered to lose less.",) if moved else ()
+    small = [space for space in spaces if config.tube * space.width**2 <= LARGEST]
+    gains = [_arrange(model, space, phi, weights) for space in small]
+    notes = {
+        "{} hidden spaces had their features reordered to lose less.": sum(gain > 0 for gain in gains),
+        "{} hidden spaces are too wide to be reordered.": len(spaces) - len(small),
+    }
+    return sum(gains), tuple(note.format(count) for note, count in notes.items() if count)
 
 
 @torch.no_grad()

@@ -90,12 +90,12 @@ class TubalConv2d(TubalLinear):
         """(..., in, H, W) -> (..., out, H', W')."""
         (height, width), (down, right) = self.kernel_size, self.stride
         if self.kernel_size == (1, 1):
-            return super().forward(x[..., ::down, ::right].movedim(-3, -1)).movedim(-1, -3)
+            return super().forward(x[..., ::down, ::right].movedim(-3, -1)).movedim(-1, -3).contiguous()
         rows, columns = x.shape[-2] // height, x.shape[-1] // width
         x = x[..., : rows * height, : columns * width]  # as a convolution leaves out what is over
         patches = x.unflatten(-1, (columns, width)).unflatten(-3, (rows, height))  # (..., in, rows, h, columns, w)
         patches = patches.movedim(-5, -1).transpose(-4, -3).flatten(-3)  # (..., rows, columns, h·w·in)
-        return super().forward(patches).movedim(-1, -3)
+        return super().forward(patches).movedim(-1, -3).contiguous()
 
     def to_dense(self) -> Any:
         """The nn.Conv2d that computes the same."""
