@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from tcpvit.algebra.checks import nearest
+from tcpvit.data.registry import SOURCES, find_dataset
 from tcpvit.studies.compare import check_same, train_once
 from tcpvit.training import Recipe, load_recipe
-from tcpvit.training.build import load_splits
 from tcpvit.training.checkpoint import write_atomically
 from tcpvit.training.progress import Silent
 from tcpvit.training.run import Busy
@@ -223,7 +223,8 @@ def _data_is_absent(recipe: Recipe, absent: dict[str, str], report: Silent) -> b
     name = recipe.data.name
     if name not in absent:
         try:
-            load_splits(recipe.data)
+            if name in SOURCES:
+                find_dataset(name, recipe.data.root)
             absent[name] = ""
         except FileNotFoundError as error:
             absent[name] = str(error)
