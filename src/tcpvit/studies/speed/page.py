@@ -44,8 +44,8 @@ def machine(record: Record) -> str:
     state = "" if record.is_complete else " The run is not complete: what is missing has no row."
     if facts["load"] is not None and facts["load"] >= machine["cores"]:
         state += (
-            f" **Other programs kept the machine busy when it started (load {facts['load']:g}): times are too long, and "
-            "ratios rough.**"
+            f" **Other programs kept the machine busy when it started (load {facts['load']:g}): times are too long "
+            "and ratios rough.**"
         )
     return (
         f"{machine['processor']}, {machine['cores']} cores, {machine['vectors']}, flags for bfloat16: {flags}. "

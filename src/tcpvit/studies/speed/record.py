@@ -115,10 +115,16 @@ def _version(package: str) -> str | None:
 
 
 def _commit() -> str | None:
-    """The commit of this code, with a + if files were changed since; None outside a repository."""
-    here = Path(__file__).parent
+    """The commit of this code, with a + if the package was changed since; None outside a repository.
+
+    Other files do not count: the record itself is one of them, and an interrupted run should find itself again.
+    """
+    git = ["git", "-C", str(Path(__file__).parents[2])]
     try:
-        describe = ["git", "-C", str(here), "describe", "--always", "--abbrev=10", "--exclude=*", "--dirty=+"]
-        return subprocess.run(describe, capture_output=True, text=True, check=True).stdout.strip() or None
+        commit, changes = (
+            subprocess.run([*git, *words], capture_output=True, text=True, check=True).stdout.strip()
+            for words in (("rev-parse", "--short=10", "HEAD"), ("status", "--porcelain", "--", "."))
+        )
     except (OSError, subprocess.CalledProcessError):
         return None
+    return commit + "+" if changes else commit
