@@ -95,6 +95,9 @@ def test_blocks_are_found_by_name():
 def test_errors(splits, tmp_path):
     with pytest.raises(ValueError, match=r"hard lies in \[0, 1\]"):
         distill(vit(), vit(), splits, tmp_path, hard=2)
+    wide, narrow = nn.Sequential(nn.Linear(6, 8)), nn.Sequential(nn.Linear(6, 4))
+    with Lesson(1.0, 0.5, 1.0).given_by(wide, narrow, ["0"]), pytest.raises(ValueError, match="0 gives shapes"):
+        narrow(torch.randn(2, 6))
     masks = make_set(8, 0, masks=True)
     with pytest.raises(ValueError, match="made has segmentation targets"):
         distill(vit(), vit(), Splits("made", masks, masks, masks), tmp_path)

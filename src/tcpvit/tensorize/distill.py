@@ -52,7 +52,8 @@ def distill(
         temperature: by which logits are divided before they are compared.
         hard: the share of the labels in the loss of the predictions; the rest is the teacher's.
         features: the weight of the loss of the hidden states; 0 leaves it out.
-        layers: the modules whose outputs are compared, by name in both models; by default the blocks.
+        layers: the modules whose outputs are compared, by name in both models; by default the blocks, as far as their
+            outputs have the same shape.
         overwrite: replace a run that is in the folder.
         report: what shows the progress.
     """
@@ -71,7 +72,7 @@ def distill(
     if not any(p.requires_grad for p in student.parameters()):
         student.requires_grad_(True)  # a copy of averaged weights is frozen
     names = (blocks_of(teacher, student) if layers is None else list(layers)) if features else []
-    lesson = Lesson(temperature, hard, features)
+    lesson = Lesson(temperature, hard, features, asked=layers is not None)
     task = DistilledClassification(len(data.train.classes), lesson=lesson)
     with lesson.given_by(teacher, student, names):
         run = RunFolder(folder)
@@ -101,6 +102,7 @@ class Lesson:
     temperature: float
     hard: float
     features: float
+    asked: bool = True  # for these layers
     logits: Tensor | None = None
     hidden: dict[str, Tensor] = field(default_factory=dict)  # the teacher's
     distances: list[Tensor] = field(default_factory=list)  # of the student's
@@ -143,6 +145,11 @@ class Lesson:
         def compare(module: nn.Module, args: Any, output: Any) -> None:
             if module.training and name in self.hidden:
                 theirs, ours = self.hidden.pop(name).float(), _tensor(output).float()
+                if ours.shape != theirs.shape:
+                    if self.asked:
+                        shapes = f"{tuple(ours.shape)} and {tuple(theirs.shape)}"
+                        raise ValueError(f"{name} gives shapes {shapes} in student and teacher; name other layers")
+                    return
                 self.distances.append((ours - theirs).square().mean() / theirs.square().mean().clamp_min(1e-12))
 
         self.hooks.append(compare)
