@@ -13,6 +13,7 @@ from small_runs import make_set
 
 import tcpvit
 from tcpvit.data import Batches, Splits
+from tcpvit.layers import TLayerNorm
 from tcpvit.studies import slices
 from tcpvit.studies.slices_page import class_changes, words_on_gradients, write
 from tcpvit.studies.study import Places, Planned, record
@@ -191,6 +192,19 @@ def test_gradients_are_gathered_from_the_blocks(tmp_path):
     assert found["late_by_block"] == {"blocks.0": [6, 2], "blocks.1": [8, 0]}
 
 
+def test_without_norms_a_faint_slice_has_a_faint_gradient():
+    """The product rule: ∂L/∂Ŵ_k = X̂_kᵀ ∂L/∂Ŷ_k."""
+    data = make_set(20, 6)
+    model = make_model()
+    before = {name: parameter.clone() for name, parameter in model.named_parameters()}
+    found = slices.start_gradients(model, data)
+    assert all(torch.equal(parameter, before[name]) for name, parameter in model.named_parameters())
+    assert any(isinstance(module, TLayerNorm) for module in model.modules())  # the model itself keeps them
+    brightness, *contrasts = found["without norms"]
+    assert max(contrasts) < 0.5 * brightness  # these pictures are all but grey
+    assert min(found["with norms"]) > 0.2 * max(found["with norms"])
+
+
 def test_a_record_is_small_and_holds_everything(places):
     for name, each in records(places).items():
         assert (places.results / f"slices-{name}-0.json").stat().st_size < 100_000
@@ -226,7 +240,7 @@ def test_a_gradient_that_vanishes_is_called_so():
     even = {"gradients": {"norms": [[1.0, 1.0], [0.5, 0.4], [0.8, 0.8]]}}
     said = words_on_gradients("it", even)
     assert "slice 1, in the median 45.0 %" in said
-    assert "below 40.0 %: none vanishes" in said
+    assert "below 40.0 %: none vanishes, but they are not alike" in said
     vanished = {"gradients": {"norms": [[1.0, 1.0], [1.0, 1.0], [0.01, 0.03]]}}
     assert "slice 2 does fall behind" in words_on_gradients("it", vanished)
 

@@ -10,6 +10,7 @@ A slice is taken away in the same ways from both. Nothing but the head is ever f
 
 from __future__ import annotations
 
+import copy
 import csv
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -20,11 +21,13 @@ import torch
 from torch import Tensor, nn
 
 from tcpvit.data import Batches, Pictures
+from tcpvit.layers import TLayerNorm
 from tcpvit.studies.classification import FULL, MIX
 from tcpvit.studies.slices_page import write
 from tcpvit.studies.study import Finished, Planned, Record, Study
 from tcpvit.training import load_trained
-from tcpvit.training.build import load_splits
+from tcpvit.training.build import build_model, load_splits
+from tcpvit.training.gradients import gradient_norms
 
 SHORT = ("schedule.epochs=3", "evaluation.gradients=2")
 MODELS = {"paper": (), "joint-mix": MIX}
@@ -57,6 +60,7 @@ def measured(finished: Finished) -> Record:
         "likeness": _rounded(likeness(class_attention(model, _images(first(test, COMPARED))))),
         "pictures": shown(model, test),
         "gradients": gradients(finished.folder / "gradients.csv"),
+        "start": start_gradients(build_model(trained.recipe, splits.train), first(train, BATCH)),
     }
 
 
@@ -234,6 +238,20 @@ def gradients(file: Path) -> Record:
         "norms": [_rounded(series) for series in norms.norm(dim=1).mT],
         "late_by_block": {place: _rounded(row) for place, row in zip(places, late, strict=True)},
     }
+
+
+def start_gradients(model: Any, pictures: Pictures) -> dict[str, list[float]]:
+    """‖∂L/∂Ŵ_k‖ of a model that has learned nothing yet, and of the same without its t-LayerNorms."""
+    bare = copy.deepcopy(model)
+    for name in [name for name, module in bare.named_modules() if isinstance(module, TLayerNorm)]:
+        bare.set_submodule(name, nn.Identity())
+    ((images, labels),) = Batches(pictures, len(pictures))
+    found = {}
+    for what, each in (("with norms", model), ("without norms", bare)):
+        nn.functional.cross_entropy(each(images), labels).backward()
+        norms = torch.tensor(list(gradient_norms(each).values())).unflatten(0, (-1, each.config.tube_length))
+        found[what] = _rounded(norms.norm(dim=0))
+    return found
 
 
 def _hex(levels: Tensor) -> str:

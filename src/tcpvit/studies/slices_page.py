@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 LABELS = {"paper": "the paper's TCP-ViT", "joint-mix": "joint attention and mix"}
 WAYS = {"entry": "at the entry", "exit": "at the exit", "new head": "at the exit, with a new head"}
 GAIN = 2.0  # contrasts between channels are shown so much stronger than they are
-VANISHED = 0.1  # a slice whose gradient is below this part of the largest would not keep up
+VANISHED, ALIKE = 0.1, 0.5  # a slice whose gradient is below this part of the largest: vanishes, is not alike
 
 Records = Mapping[str, Record]  # by the label of the model
 
@@ -133,7 +133,8 @@ def _parts(records: Records) -> Iterable[str]:
         f"Written by `tcpvit reproduce slices` from the files in `results/slices`. The runs are short on purpose, "
         f"{first['epochs']} epochs of {first['train_images']:,} pictures and one seed: they show what slices do, not "
         f"how good these models become (`tcpvit reproduce classification` is for that). Everything is measured on all "
-        f"{first['test_images']:,} test pictures by the weights of the last epoch. An accuracy has a standard error of "
+        f"{first['test_images']:,} test pictures by the weights of the last epoch, in float32 (the runs evaluate "
+        f"themselves in {first['precision']}). An accuracy has a standard error of "
         f"up to {error:.1f} points, and with one seed a difference of a point or two should not be read as an effect."
     )
     yield render([runs_table(records)], "markdown")
@@ -149,14 +150,15 @@ def _parts(records: Records) -> Iterable[str]:
         "what they know together. `only k` is the same with the other slices taken away."
     )
     yield "![Accuracy with some of the slices](slices_ablation.png)"
-    yield render([ablation_table(records)], "markdown")
-    yield _words_on_ablation(records)
+    yield render([ablation_table(label, record) for label, record in records.items()], "markdown")
+    yield " ".join(_words_on_ablation(label, record) for label, record in records.items())
     yield "## Class by class"
     yield "![Change of each class's accuracy without each slice, with a new head](slices_classes.png)"
     yield " ".join(_words_on_classes(label, record) for label, record in records.items())
     yield "## The energy of a slice, from block to block"
     yield "![Share of each slice in the energy, from the picture to the last block](slices_energy.png)"
-    yield _words_on_energy(records)
+    yield "The mean square of the picture's and the tokens' slices, as shares; the numbers below the bars are blocks."
+    yield " ".join(_words_on_energy(label, record) for label, record in records.items())
     yield "## Does every slice learn?"
     yield "![Norm of the gradient by slice against the step](slices_gradients.png)"
     yield (
@@ -168,16 +170,16 @@ def _parts(records: Records) -> Iterable[str]:
     yield " ".join(words_on_gradients(label, record) for label, record in records.items())
     yield (
         "The paper argues from Parseval's identity: the transform is orthogonal, so that a gradient has the same norm "
-        "in both domains. That is a statement on the sum over all slices. It does not say how the sum is divided among "
-        "them, and the energy of the picture is divided very unevenly. The t-LayerNorm is the likelier reason: it "
-        "brings every token of every slice to the same size before each layer, however faint the slice is."
+        "in both domains. That is a statement on the sum over all slices; it does not say how the sum is divided among "
+        "them, and the energy of the picture is divided very unevenly. What evens the slices out is the t-LayerNorm, "
+        "which brings every token of every slice to the same size, however faint it is; mixing does so too. "
+        f"{_words_on_start(records)}"
     )
 
 
 def runs_table(records: Records) -> Table:
     """Where the numbers come from."""
-    columns = ["model", "parameters", "epochs", "seed", "top-1, last", "CPU time", "command", "commit"]
-    table = Table("runs", "The runs", columns)
+    table = Table("runs", "The runs", ["model", "parameters", "epochs", "seed", "top-1, last", "CPU time", "commit"])
     for label, record in records.items():
         commit, time = record["commit"] or "–", record["cpu_seconds"]
         table.add(
@@ -187,18 +189,19 @@ def runs_table(records: Records) -> Table:
             record["seed"],
             _percent(record["top1_last"]),
             Written(duration(time)) if time else None,
-            f"`{record['command']}`",
             f"`{commit[:10]}`",
         )
+        table.notes.append(f"{label}: `{record['command']}`")
     return table
 
 
-def ablation_table(records: Records) -> Table:
+def ablation_table(label: str, record: Record) -> Table:
     """Accuracies by what is left of the slices."""
-    ways = [(label, way) for label in records for way in WAYS]
-    table = Table("ablation", "Top-1 by the slices that are left", ["left", *(f"{a}: {b}" for a, b in ways)])
-    for name in next(iter(records.values()))["ablation"]["entry"]:
-        cells = [_percent(records[label]["ablation"][way][name]["top1"]) for label, way in ways]
+    table = Table(
+        f"ablation_{record['name']}", f"Top-1 of {label} by the slices that are left", ["left", *WAYS.values()]
+    )
+    for name in record["ablation"]["entry"]:
+        cells = [_percent(record["ablation"][way][name]["top1"]) for way in WAYS]
         table.add(name, *cells, strong=name == "all")
     return table
 
@@ -238,17 +241,15 @@ def _words_on_likeness(record: Record) -> str:
     return f"The maps of the paper's slices correlate by {said}, where 1 would be the same places and 0 is unrelated."
 
 
-def _words_on_ablation(records: Records) -> str:
-    sentences = []
-    for label, record in records.items():
-        found = {name: 100 * each["top1"] for name, each in record["ablation"]["new head"].items()}
-        changes = [found[f"without {k}"] - found["all"] for k in range(_tube(record))]
-        said = ", ".join(f"{signed(changes[k])} without slice {k}" for k in np.argsort(changes))
-        sentences.append(
-            f"In {label} a new head on all slices has {found['all']:.1f} %; in points, it has {said}. Slice 0 alone "
-            f"knows enough for {found['only 0']:.1f} %."
-        )
-    return " ".join(sentences)
+def _words_on_ablation(label: str, record: Record) -> str:
+    found = {name: 100 * each["top1"] for name, each in record["ablation"]["new head"].items()}
+    slices = range(_tube(record))
+    changes = ", ".join(f"slice {k} by {signed(found[f'without {k}'] - found['all'])}" for k in slices)
+    alone = ", ".join(f"{found[f'only {k}']:.1f} %" for k in slices)
+    return (
+        f"In {label} a new head on all slices reaches {found['all']:.1f} %. Taking one away changes that, in points: "
+        f"{changes}. Each alone reaches {alone}."
+    )
 
 
 def _words_on_classes(label: str, record: Record) -> str:
@@ -257,19 +258,13 @@ def _words_on_classes(label: str, record: Record) -> str:
     return f"The largest losses in {label}, in points: {', '.join(worst)}."
 
 
-def _words_on_energy(records: Records) -> str:
-    sentences = []
-    for label, record in records.items():
-        *_, last = record["energy"]
-        before, after = shares(record["energy"]["picture"]), shares(record["energy"][last])
-        sentences.append(
-            f"In {label} slice 0 goes from {_percent(before[0])} of the energy in the picture to {_percent(after[0])} "
-            f"after the last block, slice {len(after) - 1} from {_percent(before[-1])} to {_percent(after[-1])}."
-        )
-    how = (
-        "The mean square of the picture's and the tokens' hat slices, as shares; the numbers below the bars are blocks."
+def _words_on_energy(label: str, record: Record) -> str:
+    *_, last = record["energy"]
+    before, after = shares(record["energy"]["picture"]), shares(record["energy"][last])
+    return (
+        f"In {label} slice 0 goes from {_percent(before[0])} of the energy in the picture to {_percent(after[0])} "
+        f"after the last block, slice {len(after) - 1} from {_percent(before[-1])} to {_percent(after[-1])}."
     )
-    return " ".join([how, *sentences])
 
 
 def words_on_gradients(label: str, record: Record) -> str:
@@ -278,12 +273,26 @@ def words_on_gradients(label: str, record: Record) -> str:
     relative = norms / norms.max(0)
     typical, lowest = np.median(relative, axis=1), relative.min()
     k = int(typical.argmin())
-    holds = typical.min() >= VANISHED
-    verdict = "none vanishes beside the others" if holds else f"the gradient of slice {k} does fall behind"
+    if typical[k] < VANISHED:
+        verdict = f"the gradient of slice {k} does fall behind"
+    elif typical[k] < ALIKE:
+        verdict = "none vanishes, but they are not alike either"
+    else:
+        verdict = "none vanishes, they are much alike"
     return (
         f"In {label} the smallest gradient is that of slice {k}, in the median {_percent(typical[k])} of the largest "
         f"at the same step, and at no step is any below {_percent(lowest)}: {verdict}."
     )
+
+
+def _words_on_start(records: Records) -> str:
+    sentences = []
+    for label, record in records.items():
+        ratios = {
+            what: " : ".join(f"{norm / norms[0]:.2f}" for norm in norms) for what, norms in record["start"].items()
+        }
+        sentences.append(f"{ratios['with norms']} in {label} ({ratios['without norms']} without its t-LayerNorms)")
+    return f"Before the first step the gradients of the slices are as {' and as '.join(sentences)}."
 
 
 def shares(values: Iterable[float]) -> list[float]:
