@@ -116,6 +116,9 @@ def test_drop_in_and_encoder_mode_agree_on_dense_weights():
     torch.testing.assert_close(outputs(other), outputs(model), atol=1e-9, rtol=1e-9)
     errors = [{row.name: row.error for row in report.rows if row.done} for report in (drop_in, encoder)]
     assert errors[0] == pytest.approx(errors[1])
+    assert encoder.skipped == {"head": "outside the encoder"}
+    with pytest.raises(ValueError, match="blocks of VisionTransformer is a HatEncoder"):
+        tensorize_(other, EXACT)
     assert encoder.flops_after < 0.75 * encoder.flops_before
 
 
@@ -243,6 +246,8 @@ def test_other_precisions_and_transforms():
         (lambda: bert(is_decoder=True), {}, "it is a decoder"),
         (lambda: bert(output_hidden_states=True), {}, "hidden states or attentions of single layers"),
         (lambda: nn.Sequential(nn.Linear(3, 3)), {}, 'found none in a Sequential; take mode="drop_in"'),
+        (lambda: timm_vit(depth=0), {}, "blocks of VisionTransformer is empty"),
+        (timm_vit, {"norm": "token", "transform": "cosine_kka", "init": "fresh"}, "needs an orthogonal transform"),
         (timm_vit, {"include": "blocks.0.*"}, 'include is an option of mode="drop_in"'),
     ],
 )

@@ -52,7 +52,17 @@ def convert(model: nn.Module, config: TensorizeConfig) -> list[LayerRow]:
             raise ValueError(f'mode="encoder" cannot keep this model: {error}; take mode="drop_in"') from error
     for holder, family, encoder, _ in made:
         setattr(holder, family.attribute, nn.ModuleList([encoder]) if family.in_list else encoder)
-    return [row for *_, rows in made for row in rows]
+    return [row for *_, rows in made for row in rows] + _left(model)
+
+
+def _left(model: nn.Module) -> list[LayerRow]:
+    """The linear layers that stay: those outside the encoders, which have none any more."""
+    layers = {name: m for name, m in model.named_modules() if isinstance(m, nn.Linear)}
+    sizes = {name: sum(p.numel() for p in m.parameters()) for name, m in layers.items()}
+    return [
+        LayerRow(name, "linear", m.in_features, m.out_features, sizes[name], sizes[name], "outside the encoder")
+        for name, m in layers.items()
+    ]
 
 
 def _build(name: str, holder: nn.Module, family: Family, config: TensorizeConfig) -> tuple[HatEncoder, list[LayerRow]]:
@@ -62,6 +72,8 @@ def _build(name: str, holder: nn.Module, family: Family, config: TensorizeConfig
     blocks = read_blocks(holder, family)
     like = blocks[0].qkv.weight
     phi = HatTransform(config.transform, config.tube).to(like.device, like.dtype)
+    if config.norm == "token" and not phi.is_orthogonal:
+        raise ValueError(f'norm="token" needs an orthogonal transform, {phi.name} is not one; take norm="slice"')
     made, rows = [], []
     for i, parts in enumerate(blocks):
         build = _Build(config, phi, ".".join(word for word in (name, family.attribute, str(i)) if word))
@@ -251,8 +263,11 @@ class _Build:
             new = TokenNorm(d, self.phi, old.eps) if self.config.norm == "token" else TLayerNorm(d, tube, old.eps)
         new.to(parts.qkv.weight.dtype)
         if parts.post_norm and old.weight is not None:
-            squares = self.phi.matrices()[0].square()  # the diagonal of Φ·diag(γ)·Φᵀ, for each feature
-            gamma = squares @ old.weight.detach().unflatten(0, (d, tube)).mT  # (C, d)
+            matrix, inverse = self.phi.matrices()
+            shares = (
+                matrix.detach() * inverse.detach().mT
+            )  # the diagonal of Φ·diag(γ)·Φ⁻¹ is shares·γ, for each feature
+            gamma = shares @ old.weight.detach().unflatten(0, (d, tube)).mT  # (C, d)
             new.weight_hat = _parameter(gamma.unsqueeze(1), old.weight)
             new.bias_hat = _parameter(self._to_slices(old.bias), old.bias)
         return new
@@ -283,7 +298,8 @@ def _scaled(old: Map, scale: Tensor | None) -> Map:
     if scale is None:
         return old
     weight = (old.weight * scale.unsqueeze(1)).requires_grad_(old.weight.requires_grad)
-    return replace(old, weight=weight, bias=None if old.bias is None else (old.bias * scale).requires_grad_())
+    bias = None if old.bias is None else (old.bias * scale).requires_grad_(old.bias.requires_grad)
+    return replace(old, weight=weight, bias=bias)
 
 
 def _parameter(value: Tensor, old: Tensor) -> nn.Parameter:

@@ -209,7 +209,9 @@ def read_blocks(holder: nn.Module, family: Family) -> list[Parts]:
     """The blocks of an encoder, or an error that says what of them cannot be kept."""
     blocks = getattr(holder, family.attribute, None)
     if not isinstance(blocks, nn.Sequential | nn.ModuleList):
-        raise Unfit(f"this version's {type(holder).__name__} keeps its blocks elsewhere than in .{family.attribute}")
+        raise Unfit(f"{family.attribute} of {type(holder).__name__} is a {type(blocks).__name__}, not a row of blocks")
+    if not len(blocks):
+        raise Unfit(f"{family.attribute} of {type(holder).__name__} is empty")
     parts = []
     for i, block in enumerate(blocks):
         name = f"{family.attribute}.{i}"
