@@ -12,7 +12,8 @@ from tcpvit.training.recipe import SHIPPED, known_keys
 
 
 def test_the_shipped_recipes():
-    assert list_recipes() == ["demo", "paper-classification", "paper-segmentation", "tuned-classification"]
+    papers = ["paper-classification", "paper-segmentation"]
+    assert list_recipes() == ["cifar-classification", "demo", *papers, "tuned-classification"]
 
 
 @pytest.mark.parametrize("name", list_recipes())

@@ -19,7 +19,7 @@ from tcpvit.studies.compare import compare
 from tcpvit.studies.comparison import Comparison
 from tcpvit.training import load_recipe, load_trained
 from tcpvit.training.build import load_splits
-from tcpvit.training.predict import predict_files
+from tcpvit.training.predict import Prediction, predict_files
 
 KEPT, SHOWN = 24, 5  # pictures of the test part: kept as files, shown in the terminal
 
@@ -94,8 +94,14 @@ def ask(comparison: Comparison, folder: Path) -> list[Answered]:
     files = [folder / f"{digit}-{i:02d}.png" for i, digit in enumerate(digits)]
     for file, picture in zip(files, pixels, strict=True):
         Image.fromarray(picture).save(file)
-    said = [[found.labels[0] for found in predict_files(load_trained(run), files).found] for run in runs]
+    said = [_labels(run, files) for run in runs]
     return [Answered(*each) for each in zip(pixels, digits, *said, strict=True)]
+
+
+def _labels(run: Path, files: list[Path]) -> list[str]:
+    """What the model of a run takes each picture for."""
+    found = predict_files(load_trained(run), files).found
+    return [each.labels[0] for each in found if isinstance(each, Prediction)]
 
 
 def next_steps(home: Path, comparison: Comparison) -> dict[str, str]:
