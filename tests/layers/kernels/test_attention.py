@@ -58,6 +58,15 @@ def test_every_head_size_in_low_precision(D, dtype, tolerance):
         assert (ours.double() - theirs).abs().max() < tolerance * theirs.abs().max().clamp_min(1)
 
 
+@pytest.mark.parametrize("N", [1, 10, 16, 17, 130])
+@pytest.mark.parametrize("D", [1, 4, 5, 16])
+def test_joint_heads_in_pieces_and_any_number_of_tokens(N, D):
+    qkv, grad = torch.randn(3, 2, N, 3 * 2 * D), torch.randn(3, 2, N, 2 * D)
+    exact = values_and_gradients(slow, qkv.double(), 2, True, grad.double())
+    for ours, theirs in zip(values_and_gradients(fast, qkv, 2, True, grad), exact, strict=True):
+        assert (ours.double() - theirs).abs().max() < 3e-6 * theirs.abs().max().clamp_min(1)
+
+
 @pytest.mark.parametrize("joint", [False, True])
 def test_gradcheck_and_the_manners_of_an_operator(joint):
     qkv = torch.randn(2, 1, 5, 3 * 2 * 3, dtype=torch.float64, requires_grad=True)

@@ -36,14 +36,15 @@ struct Shape {
   }
 };
 
-template <typename A>
-using Vec = at::vec::Vectorized<A>;
-// keys (forward) or queries (backward) that use what was loaded once
-template <typename A>
-constexpr int TOGETHER = Vec<A>::size() < 8 ? Vec<A>::size() : 8;
 using at::vec::cast;
 using at::vec::clamp_min;
 using at::vec::fmadd;
+template <typename A>
+using Vec = at::vec::Vectorized<A>;
+
+// keys (forward) or queries (backward) that use what was loaded once; a vector's worth of tokens is a multiple of it
+template <typename A>
+constexpr int TOGETHER = Vec<A>::size() < 8 ? Vec<A>::size() : 8;
 
 // 2^x between -1/2 and 1/2, highest power first: minimax, relative error 7e-8
 constexpr float POWER[6] = {0.00132764725f, 0.00967554096f, 0.0555071309f, 0.240221202f, 0.693146944f, 1.00000012f};
@@ -79,7 +80,10 @@ void copy(const From* from, int64_t from_step, To* to, int64_t to_step, int64_t 
 
 template <typename From, typename To>
 void copy(const From* from, int64_t from_step, To* to, int64_t to_step, int64_t count, int64_t size) {
-  const auto kind = size == 4 ? copy<4, From, To> : size == 5 ? copy<5, From, To> : size == 16 ? copy<16, From, To> : copy<0, From, To>;
+  const auto kind = size == 4    ? copy<4, From, To>
+                    : size == 5  ? copy<5, From, To>
+                    : size == 16 ? copy<16, From, To>
+                                 : copy<0, From, To>;
   kind(from, from_step, to, to_step, count, size);
 }
 
