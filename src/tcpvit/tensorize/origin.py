@@ -50,11 +50,14 @@ def build(name: str, **options: Any) -> nn.Module:
 def origin_of(model: nn.Module) -> Origin | None:
     """How to build the model again, JSON-ready; None if that is not known."""
     if hasattr(model, NOTE):
-        return getattr(model, NOTE)
+        note = getattr(model, NOTE)
+        # reset_classifier of timm changes the head of a model that is built.
+        head = {"num_classes": model.num_classes} if note["library"] == "timm" else {}
+        return {**note, "options": {**note["options"], **head}}
     if isinstance(model, Pretrained):
         return {"library": "tcpvit", "name": type(model).__name__, "options": model.config.to_dict()}
     library = type(model).__module__.partition(".")[0]
-    if library == "transformers":
+    if library == "transformers" and hasattr(_transformers(), type(model).__name__):
         config: Any = model.config
         return {"library": library, "name": type(model).__name__, "options": config.to_dict()}
     guesses = {"timm": _timm_guesses, "torchvision": _torchvision_guesses}.get(library)
