@@ -13,7 +13,7 @@ from tcpvit.studies.speed.contenders import JOINT, SLICE, STD
 from tcpvit.studies.speed.memory import Footprint
 from tcpvit.studies.speed.page import blocks, compile_table, draw, machine, time_tables
 from tcpvit.studies.speed.record import Record
-from tcpvit.studies.speed.targets import best, speedup, targets, why
+from tcpvit.studies.speed.targets import best, speedup, targets, targets_table, why
 
 ROOT = Path(__file__).parents[2]
 FACTS = {
@@ -100,9 +100,11 @@ def test_a_row_for_each_model_with_what_was_measured(record):
 
 def test_the_page_owns_up_to_a_busy_machine_and_a_partial_run(record):
     assert "busy" not in machine(record)
+    assert {row.cells[-2] for row in targets_table(record).rows} == {"met", "missed"}
     assert "not complete" not in machine(record)
     record.facts = record.facts | {"load": 7.5}
     record.planned = ["a", "b"]
+    assert {row.cells[-2] for row in targets_table(record).rows} == {"not judged"}
     assert "kept the machine busy when it started (load 7.5)" in machine(record)
     assert "The run is not complete" in machine(record)
 

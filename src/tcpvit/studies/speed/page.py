@@ -42,7 +42,7 @@ def machine(record: Record) -> str:
     )
     flags = ", ".join(machine["bfloat16"]) or "none"
     state = "" if record.is_complete else " The run is not complete: what is missing has no row."
-    if facts["load"] is not None and facts["load"] >= machine["cores"]:
+    if record.is_busy:
         state += (
             f" **Other programs kept the machine busy when it started (load {facts['load']:g}): times are too long "
             "and ratios rough.**"

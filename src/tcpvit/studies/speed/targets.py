@@ -127,6 +127,9 @@ def targets_table(record: Record) -> Table:
     table = Table("targets", title, ["target", "asked", *(f"{t} thread{'s' * (t > 1)}" for t in THREADS), "", "reason"])
     for target in targets(record):
         found = [*map(Written, target.found), *[None] * (len(THREADS) - len(target.found))]
+        if record.is_busy:
+            table.add(target.what, target.asked, *found, "not judged", "the machine was busy")
+            continue
         verdict = "met" if target.met else "missed"
         table.add(target.what, target.asked, *found, verdict, target.reason, strong=not target.met)
     return table
