@@ -112,9 +112,8 @@ class Decoder(nn.Module):
         x = x if self.transform is None else enter_maps(self.transform, x)
         for i, stage in enumerate(self.stages):
             x = stage(x, doubled(x, size) if i else None)
-        return resize(
-            self.head(x), size
-        )  # in vain for the paper's sizes; logits are enlarged as their features would be
+        # A 1×1 convolution and bilinear enlargement commute, so what is left to enlarge is done with the few logits.
+        return resize(self.head(x), size)
 
     def fuse_(self) -> None:
         """Fold every BatchNorm into its convolution, for inference: the same function in fewer passes."""

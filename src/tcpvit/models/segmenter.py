@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tcpvit.algebra.transforms import Transform
+from tcpvit.layers.conv import init_conv_
 from tcpvit.layers.groups import undecayed_names
 from tcpvit.models.config import ViTConfig, check_keys
 from tcpvit.models.decoder import Decoder, DecoderConfig
@@ -117,7 +118,7 @@ class EncoderDecoder(nn.Module):
         return maps if isinstance(maps, Tensor) else maps[-1]
 
     def fuse_(self) -> EncoderDecoder:
-        """Fold the decoder's BatchNorms into its convolutions, for inference alone."""
+        """Fold the decoder's BatchNorms into its convolutions: for inference alone, not to be trained or saved."""
         self.decoder.fuse_()
         return self.eval()
 
@@ -143,8 +144,9 @@ class Segmenter(Pretrained, EncoderDecoder):
         """A new last layer for `num_classes`."""
         self.config, self.num_classes = replace(self.config, num_classes=num_classes), num_classes
         old = self.decoder.head
-        new = Decoder(self.config.decoder, self.config.backbone.width, num_classes, self.config.decoder_tube).head
-        self.decoder.head = new.to(old.weight.device, old.weight.dtype)
+        new = nn.Conv2d(old.in_channels, num_classes, 1, device=old.weight.device, dtype=old.weight.dtype)
+        init_conv_(new.weight, new.bias)
+        self.decoder.head = new
 
     def no_weight_decay(self) -> set[str]:
         """Names of the parameters that weight decay should leave alone."""
