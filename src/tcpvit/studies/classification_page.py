@@ -46,7 +46,7 @@ LABELS = {
 FACTORS = (
     ("slices attend jointly", "paper", "joint-none"),
     ("a c-product patch embedding", "paper", "t-linear"),
-    ("both", "paper", "joint"),
+    ("joint attention and a c-product patch embedding", "paper", "joint"),
     ("GELU in the spatial domain, alone", "paper", "spatial"),
     ("GELU in the spatial domain, beside joint attention", "joint", "joint-spatial"),
     ("learned mixing of slices", "joint", "joint-mix"),

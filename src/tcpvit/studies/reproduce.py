@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import importlib
 import json as json_module
 from pathlib import Path
 
 import torch
 
 from tcpvit.algebra.checks import nearest
-from tcpvit.cli import load
 from tcpvit.studies.study import Places, Planned, Study, choose, work
 from tcpvit.tables import Table, show
 from tcpvit.training.progress import reporter
 
 STUDIES = {
-    "classification": "tcpvit.studies.classification:STUDY",
-    "segmentation": "tcpvit.studies.segmentation:STUDY",
-    "slices": "tcpvit.studies.slices:STUDY",
+    "classification": "tcpvit.studies.classification",
+    "segmentation": "tcpvit.studies.segmentation",
+    "slices": "tcpvit.studies.slices",
 }
 
 
@@ -94,7 +94,7 @@ def find_study(name: str) -> Study:
     """The study of that name."""
     if name not in STUDIES:
         raise ValueError(f"no study is called {name!r}{nearest(name, STUDIES)}")
-    study: Study = load(STUDIES[name])  # type: ignore[assignment]
+    study: Study = importlib.import_module(STUDIES[name]).STUDY
     return study
 
 
