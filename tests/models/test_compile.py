@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import tcpvit
+from tcpvit.models import ViTConfig, model_config
 
 OPTIONS = [
     {},
@@ -20,7 +21,8 @@ OPTIONS = [
     {"drop_rate": 0.1, "attn_drop_rate": 0.1, "drop_path_rate": 0.2},
 ]
 CASES = [("tcp_vit_cifar", options) for options in OPTIONS]
-CASES += [(name, {}) for name in tcpvit.list_models("*_vit_*") if name != "tcp_vit_cifar"]
+VITS = [name for name in tcpvit.list_models("*_vit_*") if isinstance(model_config(name), ViTConfig)]
+CASES += [(name, {}) for name in VITS if name != "tcp_vit_cifar"]
 CASES += [("tcp_deit_tiny", {"img_size": 32})]
 
 
