@@ -109,6 +109,7 @@ def _timm(shape: Shape) -> nn.Module:
 
 
 def _vit_pytorch(shape: Shape) -> nn.Module:
+    repair_torchvision()  # some of its modules import it
     from vit_pytorch import ViT
 
     return ViT(
