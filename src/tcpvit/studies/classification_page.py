@@ -42,6 +42,8 @@ LABELS = {
     "large-81x3": "width 81, tube 3, J, F",
     "large-deep": "J, 12 blocks, F",
 }
+SHORT = {"std": "Std-ViT", "std-28": "Std-ViT, width 28", "joint-full-lr": "tcp_vit_cifar_plus"}  # beside points
+SHORT |= {"large-81x3": "tcp_vit_cifar_wide"}
 # One factor at a time: what is changed, from which run to which.
 FACTORS = (
     ("slices attend jointly", "paper", "joint-none"),
@@ -357,6 +359,7 @@ def _draw(records: list[Record], times: dict[str, float], folder: Path) -> list[
         costs = {"parameters": float(record["parameters"])}
         if record["name"] in times:
             costs["ms a picture, forward"] = times[record["name"]]
-        chosen.append(Point(record["name"], record["model"][:3], costs, 100 * record["top1_last"]))
+        name = SHORT.get(record["name"], record["name"])
+        chosen.append(Point(name, record["model"][:3], costs, 100 * record["top1_last"]))
     panels = ["parameters", "ms a picture, forward"] if times else ["parameters"]
     return save_figure(draw_frontier(chosen, panels), folder / "classification_frontier")
