@@ -359,7 +359,7 @@ def _draw(records: list[Record], times: dict[str, float], folder: Path) -> list[
         costs = {"parameters": float(record["parameters"])}
         if record["name"] in times:
             costs["ms a picture, forward"] = times[record["name"]]
-        name = SHORT.get(record["name"], record["name"])
+        name: str = SHORT.get(record["name"]) or record["name"]
         chosen.append(Point(name, record["model"][:3], costs, 100 * record["top1_last"]))
     panels = ["parameters", "ms a picture, forward"] if times else ["parameters"]
     return save_figure(draw_frontier(chosen, panels), folder / "classification_frontier")
