@@ -57,6 +57,11 @@ def test_the_standard_families_have_deits_counts(size, millions):
     assert count(tcp.blocks) / count(std.blocks) == pytest.approx(1 / 3, abs=0.01)
 
 
+@pytest.mark.parametrize(("name", "total"), [("tcp_vit_cifar_plus", 43_930), ("tcp_vit_cifar_wide", 116_893)])
+def test_the_presets_of_the_study_keep_within_their_budgets(name, total):
+    assert sum(p.numel() for p in tcpvit.create_model(name).parameters()) == total
+
+
 @pytest.mark.parametrize("name", [n for n in tcpvit.list_models() if isinstance(model_config(n), ViTConfig)])
 def test_every_preset_runs_forward_and_backward(name):
     small = {"depth": 1} if "224" in name or "deit" in name else {}

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 from published import write_pets
 
 from tcpvit.studies import reproduce as reproduce_module
@@ -35,14 +34,6 @@ NEEDED = {
 }
 NEEDED |= {"miou", "mdice", "pixel_accuracy", "image_miou", "boundary_iou", "history", "confusion"}
 NEEDED |= {"iou_pet", "iou_background", "dice_pet", "dice_background"}
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tcpvit.algebra.checks import nearest
 from tcpvit.layers.attention import ATTENTIONS, check_heads
@@ -12,13 +12,76 @@ from tcpvit.layers.coupling import Coupling
 from tcpvit.layers.embed import PATCH_EMBEDS
 from tcpvit.layers.mlp import ACTIVATION_DOMAINS
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 KINDS = ("std", "tcp")
 POOLS = ("token", "avg")
 TCP_OPTIONS = ("tube", "transform", "attention", "activation_domain", "coupling")
 
 
+class EncoderConfig:
+    """What the configs of ViT and Swin have in common; each is a frozen dataclass with these fields and more."""
+
+    kind: str
+    img_size: int | tuple[int, int]
+    patch_size: int
+    in_chans: int
+    embed_dim: int | None
+    tube: int | None
+
+    def check_counts(self, *names: str) -> None:
+        """The fields of these names are at least 1."""
+        for name in names:
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is at least 1, got {getattr(self, name)}")
+
+    @property
+    def image_shape(self) -> tuple[int, int]:
+        """(height, width) of the images it is built for."""
+        return (self.img_size, self.img_size) if isinstance(self.img_size, int) else self.img_size
+
+    def grid_of(self, height: int, width: int) -> tuple[int, int]:
+        """How many patches an image of that size has, down and across."""
+        if height % self.patch_size or width % self.patch_size or not height or not width:
+            raise ValueError(
+                f"an image of {height}×{width} does not divide into patches of {self.patch_size}; "
+                f"resize or pad it to a multiple of {self.patch_size}"
+            )
+        return height // self.patch_size, width // self.patch_size
+
+    @property
+    def width(self) -> int:
+        """The full width D = d·C of a token, in a Swin that of the first stage."""
+        return self.embed_dim or self.patch_size**2 * self.in_chans
+
+    @property
+    def tube_length(self) -> int:
+        """C: the tube of a TCP model, 1 for a standard one."""
+        if self.kind == "std":
+            return 1
+        return self.in_chans if self.tube is None else self.tube
+
+    @property
+    def d(self) -> int:
+        """The width of a slice."""
+        return self.width // self.tube_length
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready."""
+        values = asdict(self)  # type: ignore[call-overload]
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
+
+    @classmethod
+    def from_dict(cls, options: Mapping[str, Any]) -> Self:
+        """From JSON; an unknown key is an error that names the nearest one."""
+        check_keys(options, cls)
+        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}
+        return cls(**values)
+
+
 @dataclass(frozen=True)
-class ViTConfig:
+class ViTConfig(EncoderConfig):
     """A standard ViT (`kind="std"`) or a TCP-ViT (`kind="tcp"`); `embed_dim` is the full width d·C of both.
 
     >>> ViTConfig(kind="tcp", img_size=32, patch_size=4).d
@@ -51,9 +114,7 @@ class ViTConfig:
     def __post_init__(self) -> None:
         check_choice("global_pool", self.global_pool, POOLS)
         check_choice("patch_embed", self.patch_embed or "linear", PATCH_EMBEDS)
-        for name in ("patch_size", "in_chans", "depth", "num_heads"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is at least 1, got {getattr(self, name)}")
+        self.check_counts("patch_size", "in_chans", "depth", "num_heads")
         if self.distilled and self.global_pool != "token":
             raise ValueError(f"a distilled ViT reads its two tokens, global_pool='token', got {self.global_pool!r}")
         object.__setattr__(self, "coupling", as_words(self.coupling))
@@ -64,40 +125,9 @@ class ViTConfig:
         check_heads(self.d, self.num_heads, "width" if self.kind == "std" else "slice width")
 
     @property
-    def image_shape(self) -> tuple[int, int]:
-        """(height, width) of the images it is built for."""
-        return (self.img_size, self.img_size) if isinstance(self.img_size, int) else self.img_size
-
-    def grid_of(self, height: int, width: int) -> tuple[int, int]:
-        """How many patches an image of that size has, down and across."""
-        if height % self.patch_size or width % self.patch_size or not height or not width:
-            raise ValueError(
-                f"an image of {height}×{width} does not divide into patches of {self.patch_size}; "
-                f"resize or pad it to a multiple of {self.patch_size}"
-            )
-        return height // self.patch_size, width // self.patch_size
-
-    @property
-    def width(self) -> int:
-        """The full width D = d·C of a token."""
-        return self.embed_dim or self.patch_size**2 * self.in_chans
-
-    @property
-    def tube_length(self) -> int:
-        """C: the tube of a TCP model, 1 for a standard ViT."""
-        if self.kind == "std":
-            return 1
-        return self.in_chans if self.tube is None else self.tube
-
-    @property
     def num_prefix_tokens(self) -> int:
         """Tokens before the patches: the class token, and the distillation token of a DeiT."""
         return 2 if self.distilled else 1
-
-    @property
-    def d(self) -> int:
-        """The width of a slice."""
-        return self.width // self.tube_length
 
     @property
     def embedding(self) -> str:
@@ -107,17 +137,6 @@ class ViTConfig:
         if self.kind == "std" or self.tube_length != self.in_chans:
             return "linear"
         return "none" if self.d == self.patch_size**2 else "t_linear"
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-ready."""
-        return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
-
-    @classmethod
-    def from_dict(cls, options: Mapping[str, Any]) -> ViTConfig:
-        """From JSON; an unknown key is an error that names the nearest one."""
-        check_keys(options, cls)
-        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}
-        return cls(**values)
 
 
 def check_choice(name: str, value: str, known: Sequence[str]) -> None:

@@ -7,8 +7,7 @@ same in all stages, and there is one transform on the way in and one on the way 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -20,13 +19,13 @@ from tcpvit.layers.attention import check_heads
 from tcpvit.layers.groups import undecayed_names
 from tcpvit.layers.norm import EPS
 from tcpvit.layers.window import PatchMerging, TWindowAttention, WindowAttention
-from tcpvit.models.config import as_words, check_common, check_keys
+from tcpvit.models.config import EncoderConfig, as_words, check_common
 from tcpvit.models.pretrained import Pretrained
 from tcpvit.models.vit import init_dense
 
 
 @dataclass(frozen=True)
-class SwinConfig:
+class SwinConfig(EncoderConfig):
     """A standard Swin (`kind="std"`) or a TCP-Swin; `embed_dim` is the full width d·C of the first stage.
 
     >>> SwinConfig("tcp", num_heads=(1, 2, 4, 8)).stage_grids
@@ -55,9 +54,7 @@ class SwinConfig:
     coupling: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("patch_size", "in_chans", "embed_dim", "window_size"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is at least 1, got {getattr(self, name)}")
+        self.check_counts("patch_size", "in_chans", "embed_dim", "window_size")
         if len(self.depths) != len(self.num_heads) or not self.depths or min(self.depths) < 1:
             raise ValueError(
                 f"depths and num_heads have one number for each stage, got {self.depths} and {self.num_heads}"
@@ -69,20 +66,6 @@ class SwinConfig:
             check_heads(2**i * self.d, heads, f"width of a slice in stage {i},")
 
     @property
-    def image_shape(self) -> tuple[int, int]:
-        """(height, width) of the images it is built for."""
-        return (self.img_size, self.img_size) if isinstance(self.img_size, int) else self.img_size
-
-    def grid_of(self, height: int, width: int) -> tuple[int, int]:
-        """How many patches an image of that size has, down and across."""
-        if height % self.patch_size or width % self.patch_size or not height or not width:
-            raise ValueError(
-                f"an image of {height}×{width} does not divide into patches of {self.patch_size}; "
-                f"resize or pad it to a multiple of {self.patch_size}"
-            )
-        return height // self.patch_size, width // self.patch_size
-
-    @property
     def stage_grids(self) -> list[tuple[int, int]]:
         """The grid of every stage: halved by each merge, rounded up."""
         grids = [self.grid_of(*self.image_shape)]
@@ -91,42 +74,14 @@ class SwinConfig:
         return grids
 
     @property
-    def width(self) -> int:
-        """The full width d·C of the first stage."""
-        return self.embed_dim
-
-    @property
     def num_features(self) -> int:
         """The full width of the last stage."""
         return self.embed_dim * 2 ** (len(self.depths) - 1)
 
     @property
-    def tube_length(self) -> int:
-        """C: the tube of a TCP model, 1 for a standard Swin."""
-        if self.kind == "std":
-            return 1
-        return self.in_chans if self.tube is None else self.tube
-
-    @property
-    def d(self) -> int:
-        """The width of a slice in the first stage."""
-        return self.embed_dim // self.tube_length
-
-    @property
     def depth(self) -> int:
         """Blocks in all."""
         return sum(self.depths)
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-ready."""
-        return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
-
-    @classmethod
-    def from_dict(cls, options: Mapping[str, Any]) -> SwinConfig:
-        """From JSON; an unknown key is an error that names the nearest one."""
-        check_keys(options, cls)
-        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}
-        return cls(**values)
 
 
 class Stage(nn.Module):
