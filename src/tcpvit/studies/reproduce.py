@@ -15,6 +15,7 @@ from tcpvit.training.progress import reporter
 
 STUDIES = {
     "classification": "tcpvit.studies.classification",
+    "conversion": "tcpvit.studies.conversion",
     "segmentation": "tcpvit.studies.segmentation",
     "slices": "tcpvit.studies.slices",
 }
@@ -44,7 +45,8 @@ def reproduce(
     times at once: each process takes runs that no other has.
 
     Args:
-        study: classification, segmentation, or slices (what each slice sees and learns).
+        study: classification, segmentation, slices (what each slice sees and learns), or conversion (a ViT of timm is
+            projected and distilled).
         only: a run or a part of the study, wildcards allowed, as "gap-*"; may be repeated. See --plan.
         seeds: how many seeds of each, from 0 on, instead of the plan's own.
         epochs: train so long instead of as planned; such runs are kept apart.

@@ -75,6 +75,11 @@ class Finished:
         )
 
 
+def train_by_recipe(run: Planned, recipe: Recipe, folder: Path, report: Silent) -> None:
+    """Train what the recipe says, or go on with it."""
+    train_once(recipe, folder, report=report)
+
+
 @dataclass(frozen=True)
 class Study:
     """`planned` in the order of worth; `measured` turns a finished run into the numbers that belong to the task."""
@@ -83,6 +88,7 @@ class Study:
     planned: Callable[[], Sequence[Planned]]
     measured: Callable[[Finished], Record]
     write: Callable[[Places], list[Path]]  # tables, figures and pages from the records
+    train: Callable[[Planned, Recipe, Path, Silent], None] = train_by_recipe
 
 
 @dataclass(frozen=True)
@@ -162,7 +168,7 @@ def work(
             continue
         report.say(f"{run.key}: {recipe.model.name}, {recipe.schedule.epochs} epochs")
         try:
-            train_once(recipe, folder, report=report)
+            study.train(run, recipe, folder, report)
         except Busy as busy:
             report.say(f"{busy}; on to the next one")
             continue
