@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from tcpvit.algebra import block_matrix, cprod, get_transform
-from tcpvit.layers import TLinear, TubalLinear, reference
+from tcpvit.layers import TLinear, TubalLinear, linear, reference
+from tcpvit.timing import using_threads
 
 TRANSFORMS = ["dct", "haar", "identity", "cosine_kka", "random_orthogonal"]
 ORTHOGONAL = [name for name in TRANSFORMS if name != "cosine_kka"]
@@ -118,3 +119,26 @@ def test_initial_deviation_follows_the_slices_fan_in():
     weight = TLinear(400, 400, tube=3).weight_hat
     # a normal cut at two deviations has 0.88 of the deviation
     assert weight.std().item() == pytest.approx(0.88 / 20, rel=0.02)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("rows", [6, 7])  # seven rows cannot be halved
+def test_threads_share_slices_evenly_and_change_nothing(monkeypatch, rows, bias):
+    monkeypatch.setattr(linear, "WORTH_SHARING", 0)
+    layer = TLinear(4, 5, tube=3, bias=bias).double()
+    x_hat = torch.randn(3, rows, 4, dtype=torch.float64, requires_grad=True)
+    inputs = (x_hat, *layer.parameters())
+    found = {}
+    for threads in (1, 2):
+        with using_threads(threads):
+            y_hat = layer(x_hat)
+            found[threads] = y_hat, *torch.autograd.grad(y_hat.square().sum(), inputs)
+    torch.testing.assert_close(found[2], found[1])
+
+
+@given(slices=st.integers(1, 64), threads=st.integers(1, 16))
+def test_parts_give_every_thread_as_many(slices, threads):
+    parts = linear.even_parts(slices, threads)
+    assert 1 <= parts <= threads
+    if parts > 1:
+        assert slices * parts % threads == 0
