@@ -291,22 +291,20 @@ def main() -> None:
     options = parser.parse_args()
     warnings.filterwarnings("ignore", module="tensorly")
     layer_rows, model_rows = [], []
-    for threads in options.threads:
+    settings = {"rows": ROWS, "batch": options.batch, "seconds": options.seconds}
+    options.json.parent.mkdir(parents=True, exist_ok=True)
+    for threads in options.threads:  # what is done is kept
         layer_rows += measure_layers(options.widths, threads, options.seconds)
         model_rows += measure_models(options.models, options.batch, threads, options.seconds)
-    reached = targets(layer_rows, model_rows)
-    settings = {"rows": ROWS, "batch": options.batch, "seconds": options.seconds}
-    content = (
-        facts()
-        | settings
-        | {
+        reached = targets(layer_rows, model_rows)
+        content = {
+            **facts(),
+            **settings,
             "targets": reached,
             "layers": [asdict(r) for r in layer_rows],
             "models": [asdict(r) for r in model_rows],
         }
-    )
-    options.json.parent.mkdir(parents=True, exist_ok=True)
-    options.json.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+        options.json.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
     show(tables(layer_rows + model_rows))
     for name, outcome in reached.items():
         print(f"{name}: worst {outcome['worst']} of {outcome['target']} ({outcome.get('where')})")

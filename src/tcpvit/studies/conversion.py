@@ -30,7 +30,7 @@ from tcpvit.training.tasks import task_for
 
 TIMM = "timm/deit_tiny_patch16_224"
 OPTIONS: dict[str, Any] = {"img_size": 32, "patch_size": 4, "embed_dim": 72, "depth": 4, "num_heads": 3}
-PROJECTION = TensorizeConfig(tube=3, arrange="all")
+PROJECTION = TensorizeConfig(tube=3)
 FRESH = TensorizeConfig(
     tube=3, init="fresh", mode="encoder", attention="joint", activation_domain="spatial", norm="token"
 )
