@@ -59,6 +59,8 @@ def asked(targets: dict[str, Any]) -> Table:
         "targets", "Targets, by their worst case, forward or forward+backward", ["", "asked", "worst", "where"]
     )
     for name, outcome in targets.items():
+        if outcome["worst"] is None:  # nothing of that kind was measured
+            continue
         met = "met" if outcome["met"] else "missed"
         table.add(f"{name}: {met}", Ratio(outcome["target"]), Ratio(outcome["worst"]), outcome["where"])
     return table
