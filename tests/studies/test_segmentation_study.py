@@ -197,3 +197,15 @@ def test_the_page_in_the_documentation_is_that_of_the_records():
     places = Places(ROOT / "runs", ROOT / "results" / "segmentation", pages)
     written = (pages / "segmentation.md").read_text(encoding="utf-8")
     assert written == segmentation_page.text(places.records(), pages), "write it with --pages-only"
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    runs = segmentation_tables.runs_of(places.records(), "whole")
+    assert segmentation_page.summary(runs) in readme, "write it with --pages-only"
+
+
+def test_the_summary_shows_both_models_beside_the_papers_numbers():
+    records = [made_record("whole", name, 0, miou) for name, miou in (("std", 0.8), ("tcp", 0.79))]
+    found = segmentation_page.summary(segmentation_tables.runs_of(records, "whole"))
+    assert "80.0 %" in found
+    assert "87.8 %" in found
+    assert "79.0 %" in found
+    assert "Not run here" in segmentation_page.summary(segmentation_tables.runs_of(records[:1], "whole"))

@@ -11,7 +11,7 @@ from typing import Any
 from tcpvit.figures.efficiency import compression_cost
 from tcpvit.studies import segmentation_tables as tables
 from tcpvit.studies.segmentation_figures import SHOWN, draw_all
-from tcpvit.studies.study import Places, Record
+from tcpvit.studies.study import Places, Record, write_block
 from tcpvit.tables import Table, as_text, render
 from tcpvit.training.checkpoint import write_atomically
 
@@ -36,7 +36,15 @@ def write(places: Places) -> list[Path]:
     page = places.pages / "segmentation.md"
     written = draw_all(places, records)
     write_atomically(page, text(records, places.pages).encode())
-    return [page, *written]
+    readme = places.pages.parent.parent / "README.md"
+    return [page, *written, *write_block(readme, "segmentation", summary(tables.runs_of(records, "whole")))]
+
+
+def summary(runs: tables.Runs) -> str:
+    """For the README: the paper's two models beside its own numbers, which took far longer."""
+    if not tables.has_pair(runs):
+        return _not_run("whole")
+    return _markdown(tables.summary_table(runs))
 
 
 def text(records: Sequence[Record], pages: Path) -> str:

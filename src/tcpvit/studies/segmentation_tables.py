@@ -124,6 +124,22 @@ def changed_options(name: str, reference: str = "tcp") -> dict[str, str]:
     }
 
 
+def summary_table(runs: Runs) -> Table:
+    """Parameters and mIoU of the paper's two models, ours and the paper's."""
+    one = runs["std"][0]
+    title = (
+        f"Oxford-IIIT Pet, {one['train_images']:,} training and {one['test_images']:,} validation pictures, "
+        f"{one['epochs']} epochs, seed {one['seed']}"
+    )
+    columns = ["model", "parameters", "of Std-ViT", "mIoU", f"the paper's, {PAPER_EPOCHS} epochs"]
+    table = Table("seg_summary", title, columns)
+    for i, name in enumerate(PAIR):
+        parameters = runs[name][0]["parameters"]
+        found, theirs = Written(f"{spread(percents(runs[name], 'miou'))} %"), Written(f"{PAPER['miou'][i]} %")
+        table.add(f"`{PRESETS[name]}`", parameters, Ratio.of(parameters, one["parameters"]), found, theirs)
+    return table
+
+
 def parameter_table() -> Table:
     """tab:seg_params, with our own models beside the paper's two."""
     counts = {name: components(name) for name in LABELS}
