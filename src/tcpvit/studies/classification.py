@@ -53,6 +53,7 @@ SMALL: dict[str, tuple[str, ...]] = {
     "joint-full-lr": (*JOINT, *FAST),
     "std-28": (*STD, "model.options.embed_dim=28"),
     "paper": (),
+    "fast-identity": (*JOINT, *tcp(transform="identity"), *FAST),
     "fast-wide-72x6": wide(72, 6, 3),
     "fast-mix": (*MIX, *FAST),
     "fast-deep-64x8": wide(64, 8, 5),
@@ -81,7 +82,7 @@ LARGE: dict[str, tuple[str, ...]] = {
 }
 
 SCREENED = ("joint-mix", "joint-mix-norm", "joint-full-lr", "fast-wide-72x6", "fast-mix", "std-28", "std", "joint")
-RATED = ("std", "std-28", "joint-full-lr")  # models whose learning rate is chosen
+RATED = ("std", "std-28", "joint-full-lr", "fast-identity")  # models whose learning rate is chosen
 RATES = (0.006, 0.012)  # beside the recipe's own 0.003, which `screen` has
 # Each model at its own rate, the best of its short runs; `large-81x3` and `paper` take that of `joint-full-lr`.
 OWN_RATE = {"std": 0.006, "std-28": 0.006, "joint-full-lr": 0.006, "large-81x3": 0.006, "paper": 0.006}

@@ -36,6 +36,7 @@ LABELS = {
     "joint-heads-2": "J, 2 heads a slice",
     "joint-heads-8": "J, 8 heads a slice",
     "paper-full-lr": "the paper's, slices learn C times as fast",
+    "fast-identity": "J, no transform, slices learn C times as fast",
     "fast-mix": "J + mix, slices learn C times as fast (F)",
     "fast-wide-72x6": "width 72, tube 6, 3 blocks, mix, joint norm, F",
     "fast-deep-64x8": "width 64, tube 8, 5 blocks, mix, joint norm, F",
@@ -73,6 +74,7 @@ FACTORS = (
     ("8 heads a slice instead of 4", "joint", "joint-heads-8"),
     ("slice weights learn C times as fast, in the paper's model", "paper", "paper-full-lr"),
     ("learned mixing, where slices learn C times as fast", "joint-full-lr", "fast-mix"),
+    ("no transform instead of the DCT, where slices learn C times as fast", "joint-full-lr", "fast-identity"),
     ("width 72 with tube 6 instead of 48 with 3", "fast-mix", "fast-wide-72x6"),
     ("width 64 with tube 8 and 5 blocks", "fast-mix", "fast-deep-64x8"),
 )
