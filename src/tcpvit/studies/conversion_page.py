@@ -71,7 +71,7 @@ def words(records: Records) -> list[str]:
         f"bring it to {100 * distilled['top1_last']:.1f} %."
     ]
     for name, when in (
-        ("scratch-short", "For who has a teacher already"),
+        ("scratch-short", "For whoever has a teacher already"),
         ("scratch", "With the teacher's own training counted"),
     ):
         if name in records:
