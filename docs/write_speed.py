@@ -3,22 +3,27 @@
     python benchmarks/models.py
     python docs/write_speed.py
 
-Reads results/bench/models.json, writes what stands between markers such as `<!-- targets -->` and `<!-- /targets -->`,
-and the figures docs/figures/speed_*.svg and .png.
+Reads results/bench/models.json and long_tubes.json, writes what stands between markers such as `<!-- targets -->` and
+`<!-- /targets -->`, and the figures docs/figures/speed_*.svg and .png.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from tcpvit.studies.speed.page import blocks, draw
 from tcpvit.studies.speed.record import Record
+from tcpvit.studies.study import write_block
+from tcpvit.tables import Table, Written, render
 
 ROOT = Path(__file__).parent.parent
 RECORD = ROOT / "results" / "bench" / "models.json"
+LONG_TUBES = ROOT / "results" / "bench" / "long_tubes.json"
 PAGE = ROOT / "docs" / "speed.md"
 FIGURES = ROOT / "docs" / "figures"
 
@@ -30,6 +35,20 @@ def main() -> None:
         for figure in draw(record, Path(folder)):
             shutil.copy(figure, FIGURES / f"speed_{figure.name}")
     PAGE.write_text(page(record), encoding="utf-8")
+    if LONG_TUBES.is_file():
+        write_block(PAGE, "long tubes", long_tubes(json.loads(LONG_TUBES.read_text(encoding="utf-8"))))
+
+
+def long_tubes(bench: dict[str, Any]) -> str:
+    """The share of the peak that each way to multiply many small slices reaches."""
+    columns = ["product", "rows", "threads", *bench["rows"][0]["share_of_peak"]]
+    title = f"Share of the machine's peak, useful FLOPs only, C = {bench['tube']}"
+    table = Table("long_tubes", title, columns)
+    for row in bench["rows"]:
+        shares = [Written(f"{100 * share:.0f} %") for share in row["share_of_peak"].values()]
+        table.add(f"{row['layer']}, {row['d_in']} → {row['d_out']}", row["rows"], row["threads"], *shares)
+    table.notes.append(f"`{bench['command']}`, {bench['date']}, commit {bench['commit']}, torch {bench['torch']}.")
+    return render([table], "markdown")
 
 
 def page(record: Record) -> str:
