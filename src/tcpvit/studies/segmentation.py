@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from tcpvit.data.oxford_pet import CLASSES
 from tcpvit.studies.segmentation_page import write
-from tcpvit.studies.segmentation_tables import PRESETS
+from tcpvit.studies.segmentation_tables import OWN, PRESETS
 from tcpvit.studies.study import Finished, Planned, Record, Study
 
 RECIPE = "paper-segmentation"
@@ -18,8 +18,6 @@ WHOLE = ("schedule.epochs=10", MIXED)
 # Drawn by the seed of the data, which is 0 in every run; looking at the validation part is a fifth of the time.
 SUBSET = ("schedule.epochs=15", MIXED, "data.options.train_size=2000", "evaluation.every=3")
 AUGMENTED = (*SUBSET, "augment.flip=0.5", "augment.zoom=0.5", "augment.colour=0.3")
-# The best coupled TCP-ViT of the classification study is trained as it was there.
-OWN = {"plus": ("optimizer.slice_lr_scale=full",)}
 SEEDS = range(3)
 
 COLUMNS = ("epoch", "lr", "train_loss", "train_accuracy", "val_loss", "val_miou", "val_boundary_iou", "seconds")

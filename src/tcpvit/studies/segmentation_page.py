@@ -95,7 +95,10 @@ def _models() -> str:
     lines = []
     for name in ("plus", "full"):
         changed = ", ".join(f"`{key}` = {value}" for key, value in tables.changed_options(name).items())
-        lines.append(f"- **{tables.LABELS[name]}** (`{tables.PRESETS[name]}`) is the paper's TCP-ViT with {changed}.")
+        trained = "".join(f", trained with `{change}`" for change in tables.OWN.get(name, ()))
+        lines.append(
+            f"- **{tables.LABELS[name]}** (`{tables.PRESETS[name]}`) is the paper's TCP-ViT with {changed}{trained}."
+        )
     return "\n".join(lines)
 
 
