@@ -3,7 +3,8 @@
     python docs/write_zoo.py NAME RUN RECORD [--weights last]
 
 NAME is the preset, RUN the folder of its run, RECORD the JSON file that `tcpvit reproduce` wrote for it. The weights
-are those of the last epoch unless told otherwise: the best epoch would be chosen on the pictures that measure it.
+are those of the last epoch unless told otherwise: the best epoch is chosen on the pictures that measure it, as the paper
+does for its segmenters.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ def main() -> None:
 def card(name: str, weights: str, record: dict[str, Any]) -> str:
     """What a person should know before using the weights."""
     found = {label: record.get(f"{metric}_{weights}", record.get(metric)) for metric, label in METRICS.items()}
+    chosen = ", which was chosen on the pictures that measure it" if weights == "best" else ""
     measured = ", ".join(f"{label} {100 * value:.2f} %" for label, value in found.items() if value is not None)
     return f"""---
 library_name: tcpvit
@@ -58,7 +60,7 @@ tags: [tcp-vit, c-product]
 # {name}
 
 {record["parameters"]:,} parameters, trained on {record["dataset"]} ({record["train_images"]:,} pictures) for
-{record["epochs"]} epochs with seed {record["seed"]}; the weights are those of the {weights} epoch.
+{record["epochs"]} epochs with seed {record["seed"]}; the weights are those of the {weights} epoch{chosen}.
 
 Measured on {record["test_images"]:,} pictures that it was not trained on: {measured}. The run was made by
 `{record["command"]}` at commit {record["commit"]}; its record is `results/{record["study"]}/{record["key"]}.json`.
