@@ -83,11 +83,10 @@ def fresh_model(recipe: Recipe, *, converted: bool) -> nn.Module:
 def project(folder: Path) -> tuple[nn.Module, nn.Module, Report]:
     """The teacher that was trained beside `folder`, its projection, and the report of that."""
     learned = folder.parent / f"conversion-teacher-{folder.name.rpartition('-')[2]}"
-    weights = learned / "last" / WEIGHTS
-    if not weights.is_file():
-        raise ValueError(f"{learned} has no trained teacher; train it first with --only {learned.name}")
+    if not (learned / "result.json").is_file():
+        raise ValueError(f"{learned} holds no teacher that is done; train it first with --only {learned.name}")
     teacher = fresh_model(RunFolder(learned).recipe(), converted=False).eval()
-    load_weights(teacher, weights)
+    load_weights(teacher, learned / "last" / WEIGHTS)
     student = copy.deepcopy(teacher)
     return teacher, student, tensorize_(student, PROJECTION)
 
