@@ -81,8 +81,10 @@ LARGE: dict[str, tuple[str, ...]] = {
     "large-deep": (*JOINT, *tcp(depth=12), *FAST),
 }
 
-SCREENED = ("joint-mix", "joint-mix-norm", "joint-full-lr", "fast-wide-72x6", "fast-mix", "std-28", "std")
-SCREENED += ("joint", "large-81x3", "large-deep")
+SCREENED = (
+    *("joint-mix", "joint-mix-norm", "joint-full-lr", "fast-wide-72x6", "fast-mix", "std-28", "std", "joint"),
+    *LARGE,
+)
 RATED = ("std", "std-28", "joint-full-lr", "fast-identity", "large-81x3", "large-deep")  # whose rate is chosen
 RATES = (0.006, 0.012)  # beside the recipe's own 0.003, which `screen` has
 # Each model at its own rate, the best of its short runs; `large-81x3` and `paper` take that of `joint-full-lr`.
