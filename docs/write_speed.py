@@ -4,8 +4,8 @@
     python benchmarks/models.py hyperspectral --out results/bench/hyperspectral.json    where the whole takes too long
     python docs/write_speed.py
 
-Reads results/bench/models.json, long_tubes.json and hyperspectral.json, writes what stands between markers such as `<!-- targets -->` and
-`<!-- /targets -->`, and the figures docs/figures/speed_*.svg and .png.
+Reads models.json, long_tubes.json and hyperspectral.json of results/bench, writes what stands between markers such as
+`<!-- targets -->` and `<!-- /targets -->`, and the figures docs/figures/speed_*.svg and .png.
 """
 
 from __future__ import annotations

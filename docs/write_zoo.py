@@ -3,8 +3,8 @@
     python docs/write_zoo.py NAME RUN RECORD [--weights last]
 
 NAME is the preset, RUN the folder of its run, RECORD the JSON file that `tcpvit reproduce` wrote for it. The weights
-are those of the last epoch unless told otherwise: the best epoch is chosen on the pictures that measure it, as the paper
-does for its segmenters.
+are those of the last epoch unless told otherwise: the best epoch is chosen on the pictures that measure it, as in the
+paper's segmenters.
 """
 
 from __future__ import annotations
