@@ -1,7 +1,7 @@
 """Is a converted model worth its teacher? A ViT of timm is trained, projected at C = 3 and distilled on CIFAR-10.
 
-Beside it the same c-product model is trained from nothing: for as long as the teacher and the distillation took
-together (`scratch`), and for as long as the distillation alone (`scratch-short`), which is fair if there is a teacher
+Beside it the same c-product model is trained from nothing: within the time that the teacher and the distillation took
+together (`scratch`), and within that of the distillation alone (`scratch-short`), which is fair if there is a teacher
 already. It is built in encoder mode with joint attention, norms over whole tokens and spatial activations:
 the function of the drop-in layers that the projection gives, computed faster.
 """
