@@ -142,7 +142,6 @@ def _lines(records: list[Record], times: dict[str, float], drawn: bool) -> Itera
         "All at lr 0.003. The short runs below say that the dense models learn better at a higher one: compare the TCP "
         "models with one another here.",
     )
-    yield from _verdict(gap)
     if drawn:
         yield "## The frontier"
         yield ""
@@ -286,7 +285,7 @@ def paper_table(records: list[Record]) -> Table:
 
 
 def _verdict(records: list[Record]) -> Iterable[str]:
-    """The targets of the study, with what was reached in one of its parts."""
+    """The targets of the study, with what was reached."""
     by_name = {record["name"]: record for record in records}
     if not {"std", "std-28"} <= set(by_name):
         return

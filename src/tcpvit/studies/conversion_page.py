@@ -41,7 +41,7 @@ def _parts(records: Records) -> list[str]:
         f"distilled. Beside it the same c-product model is trained from nothing, within the time that teacher and "
         f"distillation took together, and within that of the distillation alone. One seed, {first['threads']} thread, "
         f"{first['precision']}; top-1 of the last epoch on the {first['test_images']:,} test pictures, which chose "
-        f"nothing. Times are those of the processor."
+        f"nothing. Times are those of the processor, which other programs may have shared: they are rough."
     )
     again = "`tcpvit reproduce conversion` does it all again; `results/conversion/` holds the records."
     return ["# Converting a trained model", about, render([table(records)], "markdown"), *words(records), again]
