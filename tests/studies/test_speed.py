@@ -160,9 +160,10 @@ def test_what_is_no_record_is_said(tiny, tmp_path):
         bench(["tiny"], out=out)
 
 
-def test_memory_of_a_fresh_process():
-    found = memory.footprint("cifar", STD, 16)
-    counted = count_memory(build(STD, SHAPES["cifar"]), batch=16).total
+@pytest.mark.parametrize(("shape", "model", "batch"), [("cifar", STD, 16), ("hyperspectral", SLICE, 8)])
+def test_memory_of_a_fresh_process(shape, model, batch):
+    found = memory.footprint(shape, model, batch)
+    counted = count_memory(build(model, SHAPES[shape]), batch=batch).total
     assert found.counted_bytes == counted
     assert 0.7 * counted < found.peak_bytes < 4 * counted
 

@@ -126,10 +126,17 @@ def predict_flops(
     """
     height, width = (image_size, image_size) if isinstance(image_size, int) else image_size or config.image_shape
     if isinstance(config, SegmenterConfig):
-        return {**predict_flops(config.backbone, (height, width)), **decoder_work(config, (height, width))}
-    down, across = config.grid_of(height, width)
+        backbone = _vit_work(config.backbone, (height, width), every_token=True)
+        return {**backbone, **decoder_work(config, (height, width))}
+    return _vit_work(config, (height, width), every_token=config.global_pool != "token")
+
+
+def _vit_work(config: ViTConfig, image_size: tuple[int, int], every_token: bool) -> dict[str, Work]:
+    """`every_token` says that all tokens are read behind the last block, not just those that come first."""
+    down, across = config.grid_of(*image_size)
     patches = down * across
     tokens, C, D, L = config.num_prefix_tokens + patches, config.tube_length, config.width, config.depth
+    read = tokens if every_token else config.num_prefix_tokens
     maps = config.num_heads * (1 if config.attention == "joint" else C)  # softmax maps of a block
     linear = {name: m.work(tokens) * L for name, m in _maps(config).items()}
     hidden = tokens * C * int(config.mlp_ratio * config.d)
@@ -143,8 +150,8 @@ def predict_flops(
         "fc1": linear["fc1"],
         "activation": Work(activation=GELU * hidden, transform=2 * 2 * C * hidden if spatial else 0) * L,
         "fc2": linear["fc2"],
-        "final_norm": Work(norm=NORM * tokens * D),
-        "transform": Work(transform=2 * C * tokens * D if config.kind == "tcp" else 0),  # on the way out
+        "final_norm": Work(norm=NORM * read * D),
+        "transform": Work(transform=2 * C * read * D if config.kind == "tcp" else 0),  # on the way out
         "head": Work(products=2 * D * config.num_classes),
         "head_dist": Work(products=2 * D * config.num_classes if config.distilled else 0),
     }

@@ -102,14 +102,14 @@ class VisionTransformer(Pretrained, nn.Module):
 
     def forward(self, images: Tensor) -> Any:
         """(B, C, H, W) -> logits (B, num_classes); a pair of them in distilled training."""
-        return self.forward_head(self.forward_features(images))
+        x = self._encode(images)
+        if self.global_pool == "token":
+            x = x[..., : self.num_prefix_tokens, :]  # the head reads no others: spare them the norm and the transform
+        return self.forward_head(self._leave(self.norm(x)))
 
     def forward_features(self, images: Tensor) -> Tensor:
         """(B, C, H, W) -> tokens (B, 1+N, D) after the last norm, in the spatial domain."""
-        x = self._enter(images)
-        for block in self.blocks:
-            x = block(x)
-        return self._leave(self.norm(x))
+        return self._leave(self.norm(self._encode(images)))
 
     def forward_head(self, tokens: Tensor, pre_logits: bool = False) -> Any:
         """Tokens (B, 1+N, D) -> logits, or with `pre_logits` the pooled features (B, D).
@@ -133,6 +133,13 @@ class VisionTransformer(Pretrained, nn.Module):
         if enable and self.head_dist is None:
             raise ValueError("this model has no distillation token; build it with distilled=True")
         self.distilled_training = enable
+
+    def _encode(self, images: Tensor) -> Tensor:
+        """Tokens behind the last block, in the encoder's own layout."""
+        x = self._enter(images)
+        for block in self.blocks:
+            x = block(x)
+        return x
 
     def _enter(self, images: Tensor) -> Tensor:
         """Embedded tokens in the encoder's own layout."""

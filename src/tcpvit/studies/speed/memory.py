@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from tcpvit.analysis import count_memory
-from tcpvit.studies.speed.contenders import SHAPES, STD, Shape, build
+from tcpvit.studies.speed.contenders import SHAPES, Shape, build
 
 STEPS = 3  # the moments come with the first, everything is there together in the second
 
@@ -52,8 +52,8 @@ def measure_here(name: str, model: str, batch: int) -> Footprint:
     """What the fresh process does."""
     torch.set_num_threads(1)
     shape = SHAPES[name]
-    small = Shape(8, 4, tube=shape.tube, d=8, heads=1, std_heads=1, depth=1, batch=1)
-    _train(build(STD, small), small.images())
+    small = Shape(8, 4, tube=3, d=8, heads=1, std_heads=1, depth=1, batch=1)
+    _train(build(model, small), small.images())
     before = _resident()
     net, images = build(model, shape), shape.images(batch)
     _forget_peak()
