@@ -1,11 +1,10 @@
 """Write the tables and figures of docs/speed.md from a benchmark that was run.
 
     python benchmarks/models.py
-    python benchmarks/models.py hyperspectral --out results/bench/hyperspectral.json    where the whole takes too long
     python docs/write_speed.py
 
-Reads models.json, long_tubes.json and hyperspectral.json of results/bench, writes what stands between markers such as
-`<!-- targets -->` and `<!-- /targets -->`, and the figures docs/figures/speed_*.svg and .png.
+Reads models.json and long_tubes.json of results/bench, writes what stands between markers such as `<!-- targets -->`
+and `<!-- /targets -->`, and the figures docs/figures/speed_*.svg and .png.
 """
 
 from __future__ import annotations
@@ -17,16 +16,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from tcpvit.studies.speed.page import blocks, draw, machine, time_tables
+from tcpvit.studies.speed.page import blocks, draw
 from tcpvit.studies.speed.record import Record
-from tcpvit.studies.speed.targets import targets_table
 from tcpvit.studies.study import write_block
 from tcpvit.tables import Table, Written, render
 
 ROOT = Path(__file__).parent.parent
 RECORD = ROOT / "results" / "bench" / "models.json"
 LONG_TUBES = ROOT / "results" / "bench" / "long_tubes.json"
-HYPERSPECTRAL = ROOT / "results" / "bench" / "hyperspectral.json"
 PAGE = ROOT / "docs" / "speed.md"
 FIGURES = ROOT / "docs" / "figures"
 
@@ -40,15 +37,6 @@ def main() -> None:
     PAGE.write_text(page(record), encoding="utf-8")
     if LONG_TUBES.is_file():
         write_block(PAGE, "long tubes", long_tubes(json.loads(LONG_TUBES.read_text(encoding="utf-8"))))
-
-    if HYPERSPECTRAL.is_file():
-        write_block(PAGE, "hyperspectral", alone(Record.load(HYPERSPECTRAL)))
-
-
-def alone(record: Record) -> str:
-    """A shape that was timed in a run of its own."""
-    tables = [targets_table(record), *time_tables(record, training=True)]
-    return f"{machine(record)}\n\n{render(tables, 'markdown')}"
 
 
 def long_tubes(bench: dict[str, Any]) -> str:
