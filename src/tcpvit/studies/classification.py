@@ -54,6 +54,11 @@ SMALL: dict[str, tuple[str, ...]] = {
     "std-28": (*STD, "model.options.embed_dim=28"),
     "paper": (),
     "fast-identity": (*JOINT, *tcp(transform="identity"), *FAST),
+    "fast-shallow": (*JOINT, *tcp(embed_dim=54, num_heads=3, depth=3), *FAST),
+    "fast-deep": (*JOINT, *tcp(embed_dim=42, num_heads=2, depth=5), *FAST),
+    "fast-heads-2": (*JOINT, *tcp(num_heads=2), *FAST),
+    "fast-two-factor": (*JOINT, *tcp(coupling="two_factor"), *FAST),
+    "fast-shuffle": (*JOINT, *tcp(coupling="shuffle"), *FAST),
     "fast-wide-72x6": wide(72, 6, 3),
     "fast-mix": (*MIX, *FAST),
     "fast-deep-64x8": wide(64, 8, 5),
@@ -86,6 +91,7 @@ SCREENED = (
     *LARGE,
 )
 RATED = ("std", "std-28", "joint-full-lr", "fast-identity", "large-81x3", "large-deep")  # whose rate is chosen
+VARIED = ("fast-shallow", "fast-deep", "fast-heads-2", "fast-two-factor", "fast-shuffle")  # at joint-full-lr's rate
 RATES = (0.006, 0.012)  # beside the recipe's own 0.003, which `screen` has
 # Each model at its own rate, the best of its short runs; `large-81x3` and `paper` take that of `joint-full-lr`.
 OWN_RATE = {"std": 0.006, "std-28": 0.006, "joint-full-lr": 0.006, "large-81x3": 0.006, "paper": 0.006}
@@ -100,7 +106,7 @@ def planned() -> list[Planned]:
         *(Planned("gap", name, FULL, models[name]) for name in models),
         *(
             Planned("rate", f"{name}-{rate}", FULL, (*HELD_OUT, *models[name], f"optimizer.lr={rate}"))
-            for name, rate in product(RATED, RATES)
+            for name, rate in (*product(RATED, RATES), *product(VARIED, RATES[:1]))
         ),
         *(Planned("own", name, FULL, (*models[name], f"optimizer.lr={OWN_RATE[name]}")) for name in FINALISTS),
         *(
