@@ -13,7 +13,7 @@ import pytest
 from tcpvit.analysis import predict_parameters
 from tcpvit.models import model_config
 from tcpvit.studies.classification import STUDY, measured, planned
-from tcpvit.studies.classification_page import LABELS
+from tcpvit.studies.classification_page import LABELS, at_own_rate
 from tcpvit.studies.study import Finished, Places, Planned, Study, choose, work
 from tcpvit.training import Recipe
 from tcpvit.training.progress import Silent
@@ -94,6 +94,20 @@ def test_the_page_holds_what_the_records_hold(small):
         assert f"{record['parameters']:,}" in text
     assert "not run here" in text
     assert [file.suffix for file in figures] == [".svg", ".png"]
+
+
+def test_short_runs_choose_the_rate_at_which_a_model_is_shown():
+    def run(group: str, name: str, lr: float, top1: float) -> dict:
+        return {"group": group, "name": name, "lr": lr, "top1_last": top1}
+
+    low = run("gap", "a", 0.003, 0.72)
+    high = run("own", "a", 0.006, 0.69)
+    assert at_own_rate([low, high]) == [high]  # nothing to choose from: what was planned as its own
+    short = [run("screen", "a", 0.003, 0.5), run("rate", "a-0.006", 0.006, 0.6)]
+    assert at_own_rate([low, high, *short]) == [high]
+    assert at_own_rate([low, high, short[0], run("rate", "a-0.006", 0.006, 0.4)]) == [low]
+    once = run("screen", "b", 0.003, 0.5)
+    assert at_own_rate([run("gap", "b", 0.003, 0.7), once]) == []  # one rate alone chooses nothing
 
 
 def test_seeds_and_wildcards_choose():
