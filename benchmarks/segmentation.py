@@ -15,14 +15,17 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
 
+import tcpvit.models.decoder
 from tcpvit.analysis import count_flops
 from tcpvit.analysis.report import DECODER
 from tcpvit.layers.groups import parameter_groups
 from tcpvit.models import create_model
+from tcpvit.studies.speed.record import facts
 from tcpvit.training.evaluation import autocast
 from tcpvit.training.tasks import Segmentation
 
@@ -72,9 +75,14 @@ def measure(name: str, precision: str, batch: int, turns: int) -> dict[str, Any]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
 
+    def channels_first() -> None:
+        with patch.object(tcpvit.models.decoder, "LAYOUT", torch.contiguous_format):
+            decoder().float().square().mean().backward()
+
     training = {
         "backbone training": lambda: backbone().float().square().mean().backward(),
         "decoder training": lambda: decoder().float().square().mean().backward(),
+        "decoder training, channels first": channels_first,
         "step": step,
     }
     times = {what: best_time(run, turns) for what, run in training.items()}
@@ -109,8 +117,7 @@ def main() -> None:
             times = measure(name, precision, options.batch, options.turns)
             rows.append({"model": name, "precision": precision, "flops": flops, "bound_ms": bound, "ms": times})
             print(json.dumps(rows[-1]), flush=True)
-    about = {"command": "python benchmarks/segmentation.py", "batch": options.batch, "threads": 1}
-    about |= {"torch": torch.__version__, "cpu": torch.backends.cpu.get_cpu_capability()}
+    about = facts("python benchmarks/segmentation.py") | {"batch": options.batch, "threads": 1}
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
 

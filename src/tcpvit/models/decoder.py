@@ -26,6 +26,8 @@ from tcpvit.layers.mlp import ACTIVATION_DOMAINS
 from tcpvit.layers.transform import STORED, HatTransform, attach_transform
 from tcpvit.models.config import KINDS, as_words, check_keys
 
+LAYOUT = torch.channels_last  # of feature maps: the faster one on a CPU (benchmarks/segmentation.py)
+
 
 @dataclass(frozen=True)
 class DecoderConfig:
@@ -93,7 +95,7 @@ class Decoder(nn.Module):
 
     def __init__(self, config: DecoderConfig, in_channels: int, num_classes: int, tube: int = 1):
         super().__init__()
-        self.config, self.tube = config, tube
+        self.config, self.in_channels, self.tube = config, in_channels, tube
         config.check_tube(in_channels, tube)
         widths = (in_channels, *config.channels)
         pairs = list(pairwise(widths))
@@ -108,7 +110,7 @@ class Decoder(nn.Module):
 
     def forward(self, maps: Tensor, size: tuple[int, int]) -> Tensor:
         """(B, D, h, w) -> (B, classes, *size)."""
-        x = maps.contiguous(memory_format=torch.channels_last)  # twice as fast on a CPU, and all stages keep it
+        x = maps.contiguous(memory_format=LAYOUT)  # all stages keep it
         x = x if self.transform is None else enter_maps(self.transform, x)
         for i, stage in enumerate(self.stages):
             x = stage(x, doubled(x, size) if i else None)
@@ -121,6 +123,38 @@ class Decoder(nn.Module):
             stage.fuse_()  # type: ignore[operator]
 
 
+class FoldingNorm(nn.BatchNorm2d):
+    """BatchNorm that can be folded into the convolution before it, and is the identity from then on.
+
+    It keeps its parameters, so that a fused decoder is saved and loaded as any other and computes the same.
+    """
+
+    fused = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps (B, D, h, w) -> the same shape."""
+        return x if self.fused else super().forward(x)
+
+    @torch.no_grad()
+    def fold_into_(self, weight: Tensor, bias: Tensor | None) -> None:
+        """For inference: the convolution's weight (D, ...) and bias (D,) take scale and shift."""
+        mean, variance = self.running_mean, self.running_var
+        assert bias is not None
+        assert mean is not None
+        assert variance is not None
+        scale = self.weight / torch.sqrt(variance + self.eps)
+        weight *= scale.view(-1, 1, 1, 1)
+        bias.copy_((bias - mean) * scale + self.bias)
+        self.reset_parameters()  # γ = 1, β = 0, mean 0
+        variance.fill_(1 - self.eps)
+        self.fused = True
+
+    def _load_from_state_dict(self, *args: Any) -> None:
+        """What is loaded is folded into nothing."""
+        super()._load_from_state_dict(*args)
+        self.fused = False
+
+
 class Stage(nn.Module):
     """Enlarge, 3×3 convolution, BatchNorm, ReLU: (B, in, h, w) -> (B, out, H, W)."""
 
@@ -128,7 +162,7 @@ class Stage(nn.Module):
         super().__init__()
         self.conv = nn.Conv2d(in_channels, out_channels, 3, padding=1)
         init_conv_(self.conv.weight, self.conv.bias)
-        self.norm: nn.Module = nn.BatchNorm2d(out_channels)
+        self.norm = FoldingNorm(out_channels)
 
     def forward(self, x: Tensor, size: tuple[int, int] | None = None) -> Tensor:
         """(B, in, h, w) -> (B, out, *size)."""
@@ -136,9 +170,7 @@ class Stage(nn.Module):
 
     def fuse_(self) -> None:
         """Fold the BatchNorm into the convolution."""
-        if isinstance(self.norm, nn.BatchNorm2d):
-            _fold(self.conv.weight, self.conv.bias, self.norm)
-            self.norm = nn.Identity()
+        self.norm.fold_into_(self.conv.weight, self.conv.bias)
 
 
 class TStage(nn.Module):
@@ -156,7 +188,7 @@ class TStage(nn.Module):
         self.spatial = config.activation_domain == "spatial"
         self.couple = MapCoupling(tube, coupling) if coupling != Coupling() else nn.Identity()
         self.conv = TConv2d(in_channels // tube, out_channels // tube, 3, tube, padding=1)
-        self.norm: nn.Module = nn.BatchNorm2d(out_channels)
+        self.norm = FoldingNorm(out_channels)
 
     def forward(self, x: Tensor, size: tuple[int, int] | None = None) -> Tensor:
         """(B, C·d_in, h, w) -> (B, C·d_out, *size)."""
@@ -168,9 +200,8 @@ class TStage(nn.Module):
 
     def fuse_(self) -> None:
         """Fold the BatchNorm into the convolution, unless a transform stands between them."""
-        if isinstance(self.norm, nn.BatchNorm2d) and not self.spatial:
-            _fold(self.conv.weight_hat, self.conv.bias_hat, self.norm)
-            self.norm = nn.Identity()
+        if not self.spatial:
+            self.norm.fold_into_(self.conv.weight_hat, self.conv.bias_hat)
 
 
 def doubled(x: Tensor, full: tuple[int, int]) -> tuple[int, int]:
@@ -188,13 +219,3 @@ def resize(x: Tensor, size: tuple[int, int] | None) -> Tensor:
     if size is None or x.shape[-2:] == size:
         return x
     return F.interpolate(x, size, mode="bilinear", align_corners=False)
-
-
-@torch.no_grad()
-def _fold(weight: Tensor, bias: Tensor | None, norm: nn.BatchNorm2d) -> None:
-    assert bias is not None
-    assert norm.running_mean is not None
-    assert norm.running_var is not None
-    scale = norm.weight / torch.sqrt(norm.running_var + norm.eps)
-    weight *= scale.view(-1, 1, 1, 1)
-    bias.copy_((bias - norm.running_mean) * scale + norm.bias)

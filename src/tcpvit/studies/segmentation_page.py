@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
@@ -15,6 +16,7 @@ from tcpvit.studies.study import Places, Record, write_block
 from tcpvit.tables import Table, as_text, render
 from tcpvit.training.checkpoint import write_atomically
 
+TIMES = Path("bench/segmentation.json")  # beside the records, written by benchmarks/segmentation.py
 TEMPLATE = Path(__file__).with_name("segmentation.md")
 GROUPS = {"whole": "All training pictures", "subset": "The subset", "augmented": "The subset, augmented"}
 CAPTIONS = {
@@ -35,7 +37,7 @@ def write(places: Places) -> list[Path]:
     records = places.records()
     page = places.pages / "segmentation.md"
     written = draw_all(places, records)
-    write_atomically(page, text(records, places.pages).encode())
+    write_atomically(page, text(records, places.pages, places.results.parent / TIMES).encode())
     readme = places.pages.parent.parent / "README.md"
     return [page, *written, *write_block(readme, "segmentation", summary(tables.runs_of(records, "whole")))]
 
@@ -47,8 +49,8 @@ def summary(runs: tables.Runs) -> str:
     return _markdown(tables.summary_table(runs))
 
 
-def text(records: Sequence[Record], pages: Path) -> str:
-    """The whole page; figures are shown if they lie in `pages`."""
+def text(records: Sequence[Record], pages: Path, times: Path | None = None) -> str:
+    """The whole page; figures are shown if they lie in `pages`, and the times of a step if they were measured."""
     runs = {group: tables.runs_of(records, group) for group in GROUPS}
     shown = tables.shown_group(records)
     about = dict.fromkeys(OF_SHOWN, f" {GROUPS[shown]}, {runs[shown]['std'][0]['epochs']} epochs.") if shown else {}
@@ -57,6 +59,7 @@ def text(records: Sequence[Record], pages: Path) -> str:
         "parameters": _markdown(tables.parameter_table()),
         "models": _models(),
         "work": _markdown(tables.work_table({GROUPS[group].lower(): runs[group] for group in GROUPS})),
+        "steps": _steps(times),
         "performance": _performance(runs["whole"]),
         "subset": _seeds("subset", runs["subset"]),
         "augmented": _seeds("augmented", runs["augmented"]),
@@ -100,6 +103,16 @@ def _models() -> str:
             f"- **{tables.LABELS[name]}** (`{tables.PRESETS[name]}`) is the paper's TCP-ViT with {changed}{trained}."
         )
     return "\n".join(lines)
+
+
+def _steps(times: Path | None) -> str:
+    """The measured time of a batch by part, beside what the FLOPs allow."""
+    if times is None or not times.is_file():
+        return "The time of a step by part was not measured here; `python benchmarks/segmentation.py` does."
+    bench = json.loads(times.read_text(encoding="utf-8"))
+    found = [_markdown(tables.step_table(bench, precision)) for precision in ("float32", "bfloat16")]
+    about = f"`{bench['command']}`, {bench['date']}, commit {bench['commit']}, torch {bench['versions']['torch']}."
+    return "\n\n".join([*found, about])
 
 
 def _performance(runs: tables.Runs) -> str:

@@ -22,6 +22,15 @@ OWN = {"plus": ("optimizer.slice_lr_scale=full",)}
 PAIR = ("std", "tcp")  # the paper's two
 LABELS = {"std": "Std-ViT", "tcp": "TCP-ViT", "plus": "TCP-ViT+", "full": "TCP-ViT full"}
 NOT_RUN = Written("not run here")
+STEPS = {  # rows of `step_table`, and what the benchmark calls them
+    "a whole training step, with AdamW": "step",
+    "training, backbone": "backbone training",
+    "training, decoder": "decoder training",
+    "training, decoder in channels-first layout": "decoder training, channels first",
+    "forward, backbone": "backbone",
+    "forward, decoder": "decoder",
+    "forward, decoder after fuse_()": "decoder, fused",
+}
 
 # tab:seg_params of the paper: Std-ViT, TCP-ViT.
 PAPER_PARAMETERS = {
@@ -188,6 +197,20 @@ def work_table(groups: Mapping[str, Runs]) -> Table:
         f"A training step is about three forward passes. The decoder is {100 * share:.0f} % of Std-ViT's work, so "
         "slices in the encoder alone cannot bring a step below the ratio of the totals."
     )
+    return table
+
+
+def step_table(bench: Record, precision: str) -> Table:
+    """Milliseconds of a batch by part, as benchmarks/segmentation.py measured them."""
+    rows = {row["model"]: row for row in bench["rows"] if row["precision"] == precision}
+    of = {name: rows[preset] for name, preset in PRESETS.items()}
+    title = f"Milliseconds of a batch of {bench['batch']} in {precision}, one thread"
+    table = Table(f"seg_steps_{precision}", title, ["part", *_model_columns()])
+    for label, key in STEPS.items():
+        counts = {name: round(row["ms"][key]) for name, row in of.items()}
+        table.add(label, *_beside_std(counts), strong=key == "step")
+    bound = {name: round(3 * sum(row["bound_ms"].values())) for name, row in of.items()}
+    table.add("bound: the FLOPs of a step at the speed of a matrix product", *_beside_std(bound))
     return table
 
 
