@@ -65,7 +65,7 @@ def test_nothing_but_corrupt_pictures(tmp_path):
         (tmp_path / name).mkdir()
         for i in range(5):
             (tmp_path / name / f"{i}.jpg").write_bytes(b"no")
-    with pytest.raises(ValueError, match="none of the pictures can be used"):
+    with pytest.raises(ValueError, match=r"no picture of .* is left"):
         load(tmp_path, on_bad="skip")
 
 
@@ -126,9 +126,24 @@ def test_mask_classes_by_file_and_by_option(tmp_path):
 
 def test_binary_masks_of_0_and_255(tmp_path):
     write_masks(tmp_path, {f"p{i}": stripes(values=(0, 255)) for i in range(5)})
-    with pytest.raises(ValueError, match=r"only the values \[0, 255\], where 255 is ignored: rename them"):
+    with pytest.raises(ValueError, match=r"only the values \[0, 255\], where 255 is ignored: rename the values"):
         load(tmp_path)
     assert load(tmp_path, mask_values={0: 0, 255: 1}).train.targets.unique().tolist() == [0, 1]
+
+
+def test_a_stray_value_in_a_mask_is_no_class(tmp_path):
+    write_masks(tmp_path, {f"p{i}": stripes(values=(0, 7) if i == 3 else (0, 1)) for i in range(6)})
+    with pytest.raises(ValueError, match=r"hold 7 \(as .*p3\.png\) and not 2: mend them, or rename the values"):
+        load(tmp_path)
+    (tmp_path / "classes.txt").write_text("\n".join("abcdefgh"))
+    assert len(load(tmp_path).train.classes) == 8
+
+
+def test_folders_without_masks(tmp_path):
+    for name in ("images", "masks"):
+        (tmp_path / name).mkdir()
+    with pytest.raises(ValueError, match="masks holds no masks"):
+        load(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -158,8 +158,16 @@ def test_fusing_batch_norms_changes_no_logit(decoder):
     images = torch.randn(2, 3, 16, 16, dtype=torch.float64)
     fused = copy.deepcopy(model).fuse_()
     torch.testing.assert_close(fused(images), model(images))
-    left = sum(isinstance(m, nn.BatchNorm2d) for m in fused.modules())
+    left = sum(isinstance(m, nn.BatchNorm2d) and not m.fused for m in fused.modules())
     assert left == (2 if decoder.get("activation_domain") == "spatial" else 0)
+    assert fused.backbone.fused
+    with pytest.raises(ValueError, match="for inference only"):
+        fused.train()
+    again = Segmenter(config).double().eval()
+    again.load_state_dict(fused.state_dict())  # as an ordinary model
+    torch.testing.assert_close(again(images), model(images))
+    fused.load_state_dict(model.state_dict())  # what is loaded is not folded
+    torch.testing.assert_close(fused(images), model(images))
 
 
 @pytest.mark.parametrize("name", ["std_vit_pet", "tcp_vit_pet_plus", "tcp_vit_pet_full"])
@@ -170,6 +178,13 @@ def test_saved_and_loaded(name, tmp_path):
     assert again.config == model.config
     images = torch.randn(1, 3, 24, 24)
     torch.testing.assert_close(again(images), model(images))
+
+
+def test_an_encoder_of_another_layout_is_told():
+    channels_last = nn.Sequential(nn.Conv2d(3, 8, 4, stride=4), nn.Flatten(2), nn.Unflatten(2, (4, 4)))
+    decoder = Decoder(DecoderConfig(channels=(6,)), in_channels=16, num_classes=2)
+    with pytest.raises(ValueError, match=r"encoder gives \(1, 8, 4, 4\), but the decoder takes maps \(B, 16, h, w\)"):
+        EncoderDecoder(channels_last, decoder)(torch.randn(1, 3, 16, 16))
 
 
 def test_export_with_any_batch():

@@ -1,5 +1,7 @@
 """Std-ViT and TCP-ViT: the paper's counts to the unit, the reference's outputs, timm's manners."""
 
+import copy
+
 import pytest
 import torch
 
@@ -224,3 +226,32 @@ def test_precisions_and_layouts(kind):
     assert low.dtype == torch.bfloat16
     assert (low.float() - logits).abs().max() < 0.1
     assert (model.bfloat16()(images.bfloat16()).float() - logits).abs().max() < 0.1
+
+
+def test_gradients_of_each_sample_by_torch_func():
+    """`torch.func` takes no operators of ours: the kernels step aside, and the numbers are the same."""
+    model = tcpvit.create_model("tcp_vit_cifar", depth=1, attention="joint")
+    parameters = dict(model.named_parameters())
+    images = torch.randn(3, 3, 32, 32)
+
+    def loss(weights, image):
+        return torch.func.functional_call(model, weights, (image[None],)).square().sum()
+
+    each = torch.func.vmap(torch.func.grad(loss), (None, 0))(parameters, images)
+    for i, image in enumerate(images):
+        found = torch.autograd.grad(loss(parameters, image), parameters.values())
+        for gradient, name in zip(found, parameters, strict=True):
+            torch.testing.assert_close(each[name][i], gradient, atol=1e-5, rtol=1e-4)
+
+
+def test_a_fused_model_takes_new_weights():
+    """Where no kernel applies the norms' scales (slices of more than 64), they are skipped once folded."""
+    model = tcpvit.create_model("tcp_vit_cifar", embed_dim=3 * 72, num_heads=2, depth=1, patch_embed="t_linear").eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.1 * torch.randn_like(parameter)
+    images = torch.randn(2, 3, 32, 32)
+    fused = copy.deepcopy(model).fuse_()
+    torch.testing.assert_close(fused(images), model(images), atol=1e-4, rtol=1e-4)
+    fused.load_state_dict(model.state_dict())
+    torch.testing.assert_close(fused(images), model(images))

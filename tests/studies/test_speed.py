@@ -204,7 +204,7 @@ def test_axes_change_one_thing(axis):
 
 def test_components_have_all_the_time():
     net = build(SLICE, TINY)
-    forward, training = components.profile_model("tiny", TINY, SLICE, net, 0.001)
+    forward, training = components.profile_models("tiny", TINY, {SLICE: net}, 0.001)
     assert (forward.training, training.training) == (False, True)
     for found in (forward, training):
         assert list(found.milliseconds) == list(components.COMPONENTS)
@@ -212,7 +212,7 @@ def test_components_have_all_the_time():
             found.milliseconds[part] > 0 for part in ("matrix products", "attention", "norm", "GELU", "transform")
         )
     assert "enter" not in vars(net.transform)  # nothing is left of the measurement
-    std, _ = components.profile_model("tiny", TINY, STD, build(STD, TINY), 0.001)
+    std, _ = components.profile_models("tiny", TINY, {STD: build(STD, TINY)}, 0.001)
     assert std.milliseconds["transform"] == 0
 
 
@@ -221,7 +221,7 @@ def test_the_backward_of_the_transform_belongs_to_it():
     net = build(SLICE, big)
     for block in net.blocks:
         block.forward = lambda x: x  # what is left is embedding, transform, norm and head
-    forward, training = components.profile_model("big", big, SLICE, net, 0.001)
+    forward, training = components.profile_models("big", big, {SLICE: net}, 0.001)
     assert training.milliseconds["transform"] > forward.milliseconds["transform"]
 
 

@@ -87,7 +87,7 @@ def test_a_corrupt_file_stops_the_run_if_asked_to(run, place):
     assert not (place / "labels.csv").exists()
     code, _, err = run("predict", "run", "pictures/broken.jpg")
     assert code == 1
-    assert "none of the pictures can be used" in err
+    assert "no picture is left" in err
 
 
 def test_grey_transparent_and_large_pictures(place, splits):

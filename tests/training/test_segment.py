@@ -204,3 +204,23 @@ def test_picture_and_mask_are_augmented_together(tmp_path, monkeypatch, run):
     words = [item for word in SMALL for item in ("--set", word)]
     code, _, err = run("train", "--task", "segmentation", "--data", "folder:scans", *words, *augment, "--quiet")
     assert code == 0, err
+
+
+def test_predictions_are_never_written_over_masks_of_ones_own(place, run):
+    write_pairs(place / "own")
+    before = (place / "own" / "masks" / "0.png").read_bytes()
+    code, _, err = run("predict", "run", "own/images", "--pictures", "own")
+    assert code != 0
+    assert "own/masks is there already and may hold masks of your own" in err
+    assert (place / "own" / "masks" / "0.png").read_bytes() == before
+    for _ in range(2):  # those of an earlier call are
+        assert run("predict", "run", "own/images", "--pictures", "found")[0] == 0
+
+
+def test_a_refused_recipe_leaves_no_run_behind(place, run):
+    write_pairs(place / "own")
+    command = ["train", "paper-segmentation", "--data", "folder:own", "--name", "mine", *(f"--set={s}" for s in SMALL)]
+    code, _, err = run(*command, "--set=augment.mixup=0.2")
+    assert code != 0
+    assert "mixup" in err
+    assert run(*command)[0] == 0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +13,14 @@ import numpy as np
 import torch
 
 from tcpvit.data.image_set import IGNORE, Pictures, Splits
-from tcpvit.data.pictures import EXTENSIONS, Fit, OnBad, PictureFiles, list_bad, read_mask
+from tcpvit.data.pictures import EXTENSIONS, SKIP, Fit, OnBad, PictureFiles, list_bad, read_mask
 from tcpvit.data.subsets import draw, fraction_sizes
 
 MEMORY_LIMIT = 2 * 1024**3  # bytes of decoded pictures beyond which a folder is streamed from disk
+MEND = (
+    "rename the values with mask_values (--set 'data.options.mask_values={0: 0, 255: 1}'), or name the classes in "
+    "classes.txt, one a line"
+)
 PART_NAMES = {"train": ("train",), "val": ("val", "valid", "validation"), "test": ("test",)}
 
 
@@ -71,7 +77,8 @@ def _splits(name: str, parts: dict[str, PictureFiles], stream: bool | None) -> S
 def _hold_out(train: PictureFiles, fraction: float, seed: int, stratified: bool) -> dict[str, PictureFiles]:
     sizes = fraction_sizes(len(train), fraction)
     kept, held_out = draw(len(train), sizes, seed=seed, labels=train.labels if stratified else None)
-    return {"train": train.subset(kept), "val": train.subset(held_out)}
+    val = replace(train.subset(held_out), source=f"{train.source.rpartition('/')[0]}/held out")
+    return {"train": train.subset(kept), "val": val}
 
 
 def _is_segmentation(folder: Path) -> bool:
@@ -107,7 +114,7 @@ def _list_pairs(folder: Path, on_bad: OnBad) -> dict[str, Any]:
     if alone and on_bad == "stop":
         raise ValueError(
             f"{list_bad(alone, len(pictures) + len(masks))}; a mask has its picture's name, as images/cat.jpg and "
-            f"masks/cat.png; add the partner, remove the file, or ask to skip bad files"
+            f"masks/cat.png; add the partner, remove the file, or {SKIP}"
         )
     both = [stem for stem in pictures if stem in masks]
     notes = (f"{list_bad(alone, len(pictures) + len(masks))}; skipped",) if alone else ()
@@ -134,25 +141,32 @@ def _class_names(folder: Path, train: Path, mask_values: dict[int, int] | None) 
 
 
 def _count_mask_classes(train: Path, mask_values: dict[int, int] | None) -> int:
-    """One more than the largest class id that the masks hold."""
-    if mask_values:
-        ids = set(mask_values.values())
-    else:
-        ids = set().union(*(_values_of(path) for path in _pictures_below(train / "masks")))
-    count = max(ids - {IGNORE}, default=-1) + 1
-    if count < 2:
+    """One more than the largest class id; a mask that skips some holds something else than class ids."""
+    holders = dict.fromkeys(mask_values.values(), "") if mask_values else _values_of_masks(train / "masks")
+    ids = sorted(holders.keys() - {IGNORE})
+    if len(ids) < 2:
         raise ValueError(
-            f"the masks of {train} hold only the values {sorted(ids)}, where {IGNORE} is ignored: rename them with "
-            f"mask_values, as {{0: 0, 255: 1}}, or name the classes in classes.txt, one a line"
+            f"the masks of {train} hold only the values {sorted(holders)}, where {IGNORE} is ignored: {MEND}"
         )
-    return count
+    if missing := sorted(set(range(ids[-1])) - set(ids)):
+        odd = next(k for k in ids if k > missing[0])
+        raise ValueError(
+            f"class ids count from 0, but the masks of {train} hold {odd} (as {holders[odd] or 'mask_values'}) and not "
+            f"{missing[0]}: mend them, or {MEND}"
+        )
+    return ids[-1] + 1
 
 
-def _values_of(mask: str) -> set[int]:
-    try:
-        return set(np.unique(np.asarray(read_mask(mask))).tolist())
-    except Exception:  # a damaged mask is named when the pictures are read
-        return set()
+def _values_of_masks(folder: Path) -> dict[int, str]:
+    """The values that masks hold, each with the first file that holds it."""
+    found: dict[int, str] = {}
+    masks = _pictures_below(folder)
+    if not masks:
+        raise ValueError(f"{folder} holds no masks; a mask has its picture's name, as images/cat.jpg and masks/cat.png")
+    for path in masks:
+        with suppress(Exception):  # a damaged mask is named when the pictures are read
+            found = dict.fromkeys(np.unique(np.asarray(read_mask(path))).tolist(), path) | found
+    return found
 
 
 def _subfolders(folder: Path) -> list[str]:

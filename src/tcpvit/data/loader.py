@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from tcpvit.data.augment import Augment, Draws, normalise
 from tcpvit.data.image_set import Batch, Pictures
-from tcpvit.data.pictures import PictureFiles, list_bad
+from tcpvit.data.pictures import SKIP, PictureFiles, list_bad
 
 
 class _Plan(NamedTuple):
@@ -129,7 +129,7 @@ class Batches:
         assert isinstance(self.data, PictureFiles)
         assert batch.kept is not None
         if self.data.on_bad == "stop":
-            raise ValueError(f"{list_bad(batch.bad, len(plan.rows))}; mend or remove them, or ask to skip bad files")
+            raise ValueError(f"{list_bad(batch.bad, len(plan.rows))}; mend or remove them, or {SKIP}")
         if not len(batch.images):
             raise ValueError(f"no picture of batch {plan.number} can be used: {list_bad(batch.bad, len(plan.rows))}")
         for sentence in batch.bad:

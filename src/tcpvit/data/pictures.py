@@ -25,6 +25,7 @@ OnBad = Literal["stop", "skip"]
 BILINEAR, NEAREST = Image.Resampling.BILINEAR, Image.Resampling.NEAREST  # Pillow's bilinear is antialiased
 Box = tuple[float, float, float, float]
 NAMED = 10  # how many bad files an error or a note names
+SKIP = "skip bad files with on_bad=skip (--set data.options.on_bad=skip)"
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,9 +86,9 @@ class PictureFiles(Pictures):
         notes = self.notes
         if batch.bad:
             if not len(batch.images):
-                raise ValueError(f"none of the pictures can be used: {list_bad(batch.bad, len(self))}")
+                raise ValueError(f"{list_bad(batch.bad, len(self))}; no picture of {self.source} is left")
             if self.on_bad == "stop":
-                raise ValueError(f"{list_bad(batch.bad, len(self))}; mend or remove them, or ask to skip bad files")
+                raise ValueError(f"{list_bad(batch.bad, len(self))}; mend or remove them, or {SKIP}")
             notes += (f"{list_bad(batch.bad, len(self))}; skipped",)
         kept = batch.kept if batch.kept is not None else torch.arange(len(self))
         return ImageSet(

@@ -5,6 +5,8 @@ PyTorch's √(σ² + ε) stands in place of the paper's σ + ε; `reference.lite
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -47,6 +49,11 @@ class TLayerNorm(nn.Module):
 
     def _scale(self, normed: Tensor) -> Tensor:
         return normed if self.fused else torch.addcmul(self.bias_hat, normed, self.weight_hat)
+
+    def _load_from_state_dict(self, *args: Any) -> None:
+        """Weights that are loaded bring a γ and β of their own, which are no longer 1 and 0."""
+        super()._load_from_state_dict(*args)
+        self.fused = False
 
     def extra_repr(self) -> str:
         """What `repr` shows."""

@@ -15,7 +15,7 @@ from tcpvit.layers.groups import undecayed_names
 from tcpvit.models.config import ViTConfig, check_keys
 from tcpvit.models.decoder import Decoder, DecoderConfig
 from tcpvit.models.pretrained import Pretrained
-from tcpvit.models.vit import VisionTransformer
+from tcpvit.models.vit import FUSED, VisionTransformer
 
 DENSE = DecoderConfig()  # the paper's
 
@@ -97,6 +97,7 @@ class EncoderDecoder(nn.Module):
     """
 
     backbone: Any
+    fused = False
 
     def __init__(self, backbone: nn.Module, decoder: Decoder, multiple: int = 1):
         super().__init__()
@@ -115,12 +116,30 @@ class EncoderDecoder(nn.Module):
             maps = self.backbone.forward_intermediates(images, 1, norm=True, intermediates_only=True)
         else:
             maps = self.backbone(images)
-        return maps if isinstance(maps, Tensor) else maps[-1]
+        last: Tensor = maps if isinstance(maps, Tensor) else maps[-1]
+        if last.ndim != 4 or last.shape[1] != self.decoder.in_channels:
+            raise ValueError(
+                f"the encoder gives {tuple(last.shape)}, but the decoder takes maps (B, {self.decoder.in_channels}, "
+                "h, w); give the decoder the encoder's in_channels, and take an encoder that gives channels first"
+            )
+        return last
 
     def fuse_(self) -> EncoderDecoder:
-        """Fold the decoder's BatchNorms into its convolutions: for inference alone, not to be trained or saved."""
-        self.decoder.fuse_()
-        return self.eval()
+        """Fold the norms into what reads or feeds them, exactly; from then on it is for inference.
+
+        A fused model may be saved: it comes back as an ordinary model that computes the same.
+        """
+        if isinstance(self.backbone, VisionTransformer):
+            self.backbone.fuse_()
+        self.eval().decoder.fuse_()
+        self.fused = True
+        return self
+
+    def train(self, mode: bool = True) -> EncoderDecoder:
+        """As every module's; a fused model stays in eval mode."""
+        if mode and self.fused:
+            raise ValueError(FUSED)
+        return super().train(mode)
 
 
 class Segmenter(Pretrained, EncoderDecoder):

@@ -23,6 +23,8 @@ from tcpvit.layers.norm import EPS
 from tcpvit.models.config import POOLS, ViTConfig
 from tcpvit.models.pretrained import Pretrained
 
+FUSED = "a fused model is for inference only; train it before fuse_(), or save it and load it again"
+
 
 class VisionTransformer(Pretrained, nn.Module):
     """Std-ViT or TCP-ViT, as its config says. `transform` gives a TCP-ViT a transform that no name determines.
@@ -229,9 +231,7 @@ class VisionTransformer(Pretrained, nn.Module):
     def train(self, mode: bool = True) -> VisionTransformer:
         """As every module's; a fused model stays in eval mode."""
         if mode and self.fused:
-            raise ValueError(
-                "a fused model is for inference only; train it before fuse_(), or save it and load it again"
-            )
+            raise ValueError(FUSED)
         return super().train(mode)
 
     # ------------------------------------------------------------------------------------------------- timm's manners

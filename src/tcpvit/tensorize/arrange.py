@@ -2,28 +2,31 @@
 
 Between the layers of an MLP the order of the features is nobody's business; nor is it within a head, between queries
 and keys, or between values and the output projection. Such spaces are looked for by name, and a reordering is kept only
-if the module that holds the space computes the same as before, in float64: what is not understood is left alone.
+if the module that holds the space, called as the model calls it, computes the same as before, in float64: what is not
+understood is left alone.
 """
 
 from __future__ import annotations
 
 import copy
 import importlib.util
+import inspect
 import math
 import re
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from tcpvit.layers.transform import HatTransform
 from tcpvit.tensorize.assign import assign, energy, gram
 from tcpvit.tensorize.config import TensorizeConfig
 from tcpvit.tensorize.find import Site
-from tcpvit.tensorize.flops import guess_example
+from tcpvit.tensorize.flops import Example, guess_example
 
 LARGEST = 2**28  # numbers in the Gram matrices of one space, 1 GB
 
@@ -48,7 +51,7 @@ STREAM = (
     (r"blocks\.\d+\.(attn\.qkv|mlp\.fc1)\.weight", 1),
     (r"head(_dist)?\.weight", 1),
 )
-Shape = tuple[int, ...]
+Call = tuple[tuple[Any, ...], dict[str, Any]]  # arguments; floating point tensors without their numbers
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,9 @@ class Space:
         return self.sides[0].width
 
 
-def arrange_(model: nn.Module, sites: list[Site], config: TensorizeConfig) -> tuple[float, tuple[str, ...]]:
+def arrange_(
+    model: nn.Module, sites: list[Site], config: TensorizeConfig, example: Example = None
+) -> tuple[float, tuple[str, ...]]:
     """Reorder the features of every space that is found: what that adds to the ‖W'‖² of the projection, and notes."""
     if config.init != "project" or config.arrange == "none":
         return 0.0, ()
@@ -96,16 +101,17 @@ def arrange_(model: nn.Module, sites: list[Site], config: TensorizeConfig) -> tu
         return 0.0, ("Features stay in their places; with scipy installed they are reordered to lose less.",)
     phi = HatTransform(config.transform, config.tube).matrices()[0].detach().float().cpu()
     weights = {id(p) for s in sites if s.reason is None for p in s.module.parameters() if p.ndim == 2}
-    uses = Counter(id(p) for m in model.modules() for p in m.parameters(recurse=False))
+    places = _places(model)
     spaces = [
         space
         for space in _spaces(model, config)
         if space.width % config.tube == 0
         and any(id(side.parameter) in weights for side in space.sides)
-        and all(uses[id(side.parameter)] == 1 and not side.parameter.is_meta for side in space.sides)
+        and _is_private(space, model.get_submodule(space.owner), places)
     ]
     small = [space for space in spaces if config.tube * space.width**2 <= LARGEST]
-    gains = [_arrange(model, space, phi, weights) for space in small]
+    calls = _calls(model, {space.owner for space in small}, example)
+    gains = [_arrange(model, space, phi, weights, calls.get(space.owner, [])) for space in small]
     notes = {
         "{} hidden spaces had their features reordered to lose less.": sum(gain > 0 for gain in gains),
         "{} hidden spaces are too wide to be reordered.": len(spaces) - len(small),
@@ -114,55 +120,117 @@ def arrange_(model: nn.Module, sites: list[Site], config: TensorizeConfig) -> tu
 
 
 @torch.no_grad()
-def _arrange(model: nn.Module, space: Space, phi: Tensor, weights: set[int]) -> float:
+def _arrange(model: nn.Module, space: Space, phi: Tensor, weights: set[int], calls: Sequence[Call]) -> float:
     """Reorder one space, if that wins energy and its owner computes the same."""
     grams = torch.stack([gram(s.rows(), phi) for s in space.sides if id(s.parameter) in weights]).sum(0)
     places = torch.arange(space.width)
     order = assign(grams, phi, places // space.head if space.head else torch.zeros_like(places))
     gain = energy(grams, phi, order) - energy(grams, phi, places)
-    shape, before = next(_outputs(model, space), ((), None))
-    if gain <= 0 or before is None:
+    owner = model.get_submodule(space.owner)
+    calls = calls or _guessed_calls(owner, space)
+    before = _outputs(owner, calls)
+    if gain <= 0 or not before:
         return 0.0
-    for side in space.sides:
+    first, *others = space.sides
+    first.permute_(order)
+    is_seen = not _same(before, _outputs(owner, calls))  # else a mistake would not be seen either
+    for side in others:
         side.permute_(order)
-    _, after = next(_outputs(model, space, [shape]))
-    if torch.allclose(before, after, rtol=0, atol=1e-9 * before.abs().max().item()):
+    if is_seen and _same(before, _outputs(owner, calls)):
         return gain
     for side in space.sides:
         side.permute_(order.argsort())
     return 0.0
 
 
-def _outputs(model: nn.Module, space: Space, shapes: Sequence[Shape] = ()) -> Iterator[tuple[Shape, Tensor]]:
-    """What the owner computes on random input, in float64, for the shapes of input that it takes."""
+# ------------------------------------------------------------------------------------------------ the check
+
+
+@torch.no_grad()
+def _calls(model: nn.Module, owners: set[str], example: Example) -> Mapping[str, list[Call]]:
+    """How the model calls the owners on the example, or on one that can be guessed."""
+    calls: dict[str, list[Call]] = defaultdict(list)
+    inputs = guess_example(model) if example is None or example is False else example
+    if inputs is None or not owners:
+        return calls
     try:
-        owner: Any = copy.deepcopy(model.get_submodule(space.owner)).cpu().double()
-    except Exception:  # some modules cannot be copied
-        return
-    owner.eval()
-    for module in owner.modules():  # hooks are for the model's own passes
-        module._forward_hooks.clear()
-        module._forward_pre_hooks.clear()
-    for shape in shapes or _input_shapes(owner, space):
-        x = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-        try:
-            y = owner(x, x, x) if isinstance(owner, nn.MultiheadAttention) else owner(x)
-        except Exception:  # it takes something else, and if nothing fits the space is left as it is
-            continue
-        y = y[0] if isinstance(y, tuple | list) else y
-        if isinstance(y, Tensor):
-            yield shape, y
+        twin = _twin(model)
+        for name in owners:
+
+            def keep(_: nn.Module, args: Any, kwargs: Any, name: str = name) -> None:
+                calls[name].append(copy.deepcopy(tree_map_only(Tensor, _without_numbers, (args, kwargs))))
+
+            twin.get_submodule(name).register_forward_pre_hook(keep, with_kwargs=True)
+        if isinstance(inputs, dict):
+            twin(**inputs)
+        else:
+            twin(*inputs if isinstance(inputs, tuple) else (inputs,))
+    except Exception:  # what was guessed may be wrong, and some modules cannot be copied
+        pass
+    return calls
 
 
-def _input_shapes(owner: Any, space: Space) -> list[Shape]:
-    """Tokens, windows and maps of the width that the owner takes; a whole model says what it takes."""
-    if not space.owner and isinstance(example := guess_example(owner), Tensor):
-        return [tuple(example.shape)]
+def _guessed_calls(owner: Any, space: Space) -> list[Call]:
+    """Tokens, windows or maps of the width that the owner takes, where it is known to need no more than them."""
+    if _may_take_more(owner):
+        return []
     first = space.sides[0]
     width = first.parameter.shape[1 - first.dim]
     window = getattr(owner, "window_size", 2)
     tokens = math.prod(window) if isinstance(window, tuple | list) else window**2
-    return [(1, tokens, width), (1, 4, 4, width)]
+    inputs = 3 if isinstance(owner, nn.MultiheadAttention) else 1
+    for shape in ((1, tokens, width), (1, 4, 4, width)):
+        call: Call = ((torch.empty(shape, device="meta"),) * inputs, {})
+        if _outputs(owner, [call]):
+            return [call]
+    return []
+
+
+def _may_take_more(owner: nn.Module) -> bool:
+    """Whether a module may be handed more than its input and masks, as rotations are."""
+    return any(
+        parameter.default is None or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        for name, parameter in inspect.signature(owner.forward).parameters.items()
+        if "mask" not in name
+    )
+
+
+def _outputs(owner: nn.Module, calls: Sequence[Call]) -> list[Tensor]:
+    """What the owner computes in these calls on random numbers, in float64; nothing where it cannot."""
+    generator = torch.Generator().manual_seed(0)
+    outputs = []
+    try:
+        twin = _twin(owner).cpu().double()
+        for call in calls:
+            args, kwargs = tree_map_only(Tensor, lambda x: _with_random_numbers(x, generator), copy.deepcopy(call))
+            outputs.append(twin(*args, **kwargs))
+    except Exception:  # it takes something else, or cannot be copied, and the space is left as it is
+        return []
+    firsts = [y[0] if isinstance(y, tuple | list) else y for y in outputs]
+    return firsts if all(isinstance(y, Tensor) for y in firsts) else []
+
+
+def _same(before: list[Tensor], after: list[Tensor]) -> bool:
+    return len(before) == len(after) and all(
+        torch.allclose(y, z, rtol=0, atol=1e-9 * y.abs().max().item()) for y, z in zip(before, after, strict=True)
+    )
+
+
+def _twin(module: nn.Module) -> nn.Module:
+    """A copy for evaluation, without hooks: they are for the model's own passes."""
+    twin = copy.deepcopy(module).eval()
+    for part in twin.modules():
+        part._forward_hooks.clear()
+        part._forward_pre_hooks.clear()
+    return twin
+
+
+def _without_numbers(x: Tensor) -> Tensor:
+    return x.to("meta") if x.is_floating_point() else x.cpu()
+
+
+def _with_random_numbers(x: Tensor, generator: torch.Generator) -> Tensor:
+    return torch.randn(x.shape, generator=generator, dtype=torch.float64) if x.is_meta else x
 
 
 # ------------------------------------------------------------------------------------------------ where they are
@@ -182,6 +250,20 @@ def _spaces(model: nn.Module, config: TensorizeConfig) -> Iterator[Space]:
             yield from _of_attention(owner, name, [_outs(fused, part, 3) for part in range(3)], _ins(out))
         for *projections, out in _layers(owner, SEPARATE):
             yield from _of_attention(owner, name, [_outs(layer) for layer in projections], _ins(out))
+
+
+def _places(model: nn.Module) -> Counter[int]:
+    """In how many places each module and each parameter stands, by its id."""
+    modules = [module for _, module in model.named_modules(remove_duplicate=False)]
+    return Counter([id(m) for m in modules] + [id(p) for m in modules for p in m._parameters.values()])
+
+
+def _is_private(space: Space, owner: nn.Module, places: Counter[int]) -> bool:
+    """Whether nothing but the owner uses the space, and no hook of the user's sees it."""
+    hooked = any(m._forward_pre_hooks or (m._forward_hooks and m is not owner) for m in owner.modules())
+    return not hooked and all(
+        places[id(side.parameter)] == places[id(owner)] and not side.parameter.is_meta for side in space.sides
+    )
 
 
 def _of_attention(owner: nn.Module, name: str, qkv: list[list[Side]], out: list[Side]) -> Iterator[Space]:

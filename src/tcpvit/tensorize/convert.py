@@ -55,7 +55,7 @@ def tensorize_(
     if isinstance(config.transform, str) and config.transform in STORED:
         raise ValueError(f"transform={config.transform!r} needs its matrix: pass the transform or the matrix itself")
     before, flops = count_parameters(model), count_or_none(model, example)
-    rows, gain, notes = convert(model, config)
+    rows, gain, notes = convert(model, config, example)
     return Report(
         type(model).__name__,
         config.to_dict(),
@@ -69,7 +69,9 @@ def tensorize_(
     )
 
 
-def convert(model: nn.Module, config: TensorizeConfig) -> tuple[list[LayerRow], float, tuple[str, ...]]:
+def convert(
+    model: nn.Module, config: TensorizeConfig, example: Example = None
+) -> tuple[list[LayerRow], float, tuple[str, ...]]:
     """Convert, without counting what was saved: the rows of the report, the energy that reordering won, and notes."""
     if config.mode == "encoder":
         rows = convert_encoder(model, config)
@@ -78,7 +80,7 @@ def convert(model: nn.Module, config: TensorizeConfig) -> tuple[list[LayerRow], 
     sites = find_sites(model, config)
     if any(site.module is model and site.reason is None for site in sites):
         raise ValueError("the model is itself one linear layer, which cannot be replaced in place; wrap it in a module")
-    gain, notes = arrange_(model, sites, config)
+    gain, notes = arrange_(model, sites, config, example)
     swap = _Swap(config)
     rows = [row for site in sites for row in swap.rows_of(site)]
     replace_modules(model, swap.made)

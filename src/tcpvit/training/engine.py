@@ -114,30 +114,34 @@ def resume(
 
 @dataclass(frozen=True)
 class _Parts:
+    """What a run is made of, built before its folder is: a recipe that does not fit its pictures leaves nothing."""
+
     splits: Splits
     model: nn.Module
     device: torch.device
     world: World
+    train: Batches  # those of this process
+    val: Batches
+    test: Batches
 
     @classmethod
     def of(cls, recipe: Recipe, splits: Splits | None, model: nn.Module | None, world: World) -> _Parts:
         device = world.place(find_device(recipe))
         with world.in_turn():
             splits = splits or load_splits(recipe.data)
-        return cls(splits, model or build_model(recipe, splits.train), device, world)
 
-    def batches(self, recipe: Recipe, part: Pictures, *, training: bool) -> Batches:
-        """Those of this process."""
-        world = self.world
-        return build_batches(recipe, part, self.device, training=training, rank=world.rank, world_size=world.size)
+        def batches(part: Pictures, training: bool) -> Batches:
+            return build_batches(recipe, part, device, training=training, rank=world.rank, world_size=world.size)
+
+        model = model or build_model(recipe, splits.train)
+        parts = (batches(splits.train, True), batches(splits.val, False), batches(splits.test, False))
+        return cls(splits, model, device, world, *parts)
 
 
 def _run(run: RunFolder, recipe: Recipe, parts: _Parts, report: Silent, task: Task | None) -> Result:
     splits, model, device, world = parts.splits, parts.model, parts.device, parts.world
     report = report if world.is_main else Mute()
     task = task or task_for(splits.train.task, len(splits.train.classes))
-    batches = parts.batches(recipe, splits.train, training=True)
-    val_batches = parts.batches(recipe, splits.val, training=False)
     with ExitStack() as stack:
         cuda = [device] if device.type == "cuda" else []
         stack.enter_context(torch.random.fork_rng(devices=cuda))  # the caller's random numbers are left alone
@@ -146,8 +150,8 @@ def _run(run: RunFolder, recipe: Recipe, parts: _Parts, report: Silent, task: Ta
             recipe,
             model,
             task,
-            batches,
-            val_batches,
+            parts.train,
+            parts.val,
             run,
             device=device,
             report=report,
@@ -187,7 +191,7 @@ def _finish(trainer: Trainer, parts: _Parts) -> Result:
     if world.is_main:
         load_weights(model, trainer.run.path / "best" / WEIGHTS)
     world.share(model.state_dict().values())
-    test = trainer.measure(model, parts.batches(recipe, splits.test, training=False))
+    test = trainer.measure(model, parts.test)
     evaluated = [row for row in state.history if "val_loss" in row]
     notes = splits.notes
     if splits.test is splits.val:

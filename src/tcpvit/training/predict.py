@@ -90,7 +90,7 @@ def predict(
     Args:
         target: a run folder, a folder written by save_pretrained, or a preset whose weights come with the package.
         paths: picture files, and folders that are searched for pictures with everything below them.
-        top: how many labels to give for each picture.
+        top: how many labels to give for each picture (a segmenter gives all).
         out: write the CSV (or JSON) into this file instead of stdout.
         sheet: draw the pictures with their labels on one sheet, as sheet.png or sheet.svg.
         pictures: draw each picture beside its labels, into this folder; a segmenter writes masks/ and overlays/ into
@@ -137,7 +137,9 @@ def predict(
     if pictures is not None:
         if labelled := [item for item in done.found if isinstance(item, Prediction)]:
             _draw_labelled(labelled, pictures)
-        print(f"{len(done.found):,} labelled pictures in {pictures}", file=sys.stderr)
+            print(f"{len(done.found):,} labelled pictures in {pictures}", file=sys.stderr)
+        else:
+            print(f"{len(done.found):,} masks and overlays in {pictures}", file=sys.stderr)
     return done
 
 
@@ -193,7 +195,7 @@ def predict_files(
         for row, chances, labels in zip(names, likeliest.values.tolist(), likeliest.indices.tolist(), strict=True):
             found.append(Prediction(str(files[row]), tuple(data.classes[k] for k in labels), tuple(chances)))
     if not found:
-        raise ValueError(f"none of the pictures can be used: {list_bad(bad, len(files))}")
+        raise ValueError(f"{list_bad(bad, len(files))}; no picture is left")
     return Predictions(found, bad)
 
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tcpvit.data.augment import normalise
-from tcpvit.data.image_set import IMAGENET_MEAN, IMAGENET_STD
+from tcpvit.data.image_set import IGNORE, IMAGENET_MEAN, IMAGENET_STD
 from tcpvit.data.pictures import BILINEAR, Fit, OnBad, list_bad, read_picture
 from tcpvit.training.build import find_device
 from tcpvit.training.recipe import Recipe
@@ -67,6 +67,7 @@ def segment_files(
     device: str = "auto",
 ) -> tuple[list[Segmented], list[str]]:
     """Write folder/masks and folder/overlays; also gives a sentence for each file that could not be read."""
+    _check_folder(folder)
     at = find_device(Recipe(device=device))
     model = trained.model.to(at).eval()
     about = _preparation(trained)
@@ -94,8 +95,16 @@ def segment_files(
         shares = dict(zip(about["classes"], counts.tolist(), strict=True))
         found.append(Segmented(str(file), str(folder / "masks" / name), str(folder / "overlays" / name), shares))
     if not found:
-        raise ValueError(f"none of the pictures can be used: {list_bad(bad, len(files))}")
+        raise ValueError(f"{list_bad(bad, len(files))}; no picture is left")
     return found, bad
+
+
+def _check_folder(folder: Path) -> None:
+    """Earlier predictions are written over, the user's own masks never: those lie beside images/, ours overlays/."""
+    if (folder / "masks").exists() and ((folder / "images").exists() or not (folder / "overlays").exists()):
+        raise ValueError(
+            f"{folder / 'masks'} is there already and may hold masks of your own; name another folder with --pictures"
+        )
 
 
 def segment_picture(
@@ -172,6 +181,8 @@ def _preparation(trained: Trained) -> dict[str, Any]:
         "mean": IMAGENET_MEAN,
         "std": IMAGENET_STD,
     }
+    if len(about["classes"]) > IGNORE:
+        raise ValueError(f"{trained.name} has {len(about['classes'])} classes; a mask of bytes holds {IGNORE} at most")
     if about["image_shape"][0] != 3:
         raise ValueError(
             f"{trained.name} takes pictures of {about['image_shape'][0]} channels; `tcpvit predict` reads colour ones"

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
-from tcpvit.layers.kernels.build import DTYPES, accumulator, call, is_built, is_exporting
+from tcpvit.layers.kernels.build import DTYPES, accumulator, call, is_built, steps_aside
 
 MAX_WIDTH = 64  # numbers in a head, d_h or C·d_h for joint attention: what the kernel has room for
 WORTH_WIDTH = 64  # up to here it was measured to be faster than torch, forward and backward
@@ -42,7 +42,7 @@ class Shape(ctypes.Structure):
 def is_fit(qkv: Tensor, num_heads: int, joint: bool) -> bool:
     """True if the kernel takes this qkv (C, B, N, 3·H·D) and is worth it."""
     width = qkv.shape[-1] // (3 * num_heads) * (qkv.shape[0] if joint else 1)
-    if qkv.device.type != "cpu" or qkv.dtype not in DTYPES or width > WORTH_WIDTH or is_exporting():
+    if qkv.device.type != "cpu" or qkv.dtype not in DTYPES or width > WORTH_WIDTH or steps_aside():
         return False
     return is_built("attention")
 

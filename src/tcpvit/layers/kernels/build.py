@@ -27,8 +27,17 @@ FLAGS = {
 }
 # the precisions that kernels take, by the names of their functions
 DTYPES = {torch.float32: "float32", torch.float64: "float64", torch.bfloat16: "bfloat16"}
-# An exported program should run where this library is not; torch 2.6 cannot tell.
-is_exporting = getattr(torch.compiler, "is_exporting", lambda: False)
+# torch 2.6 cannot tell.
+_is_exporting = getattr(torch.compiler, "is_exporting", lambda: False)
+
+
+def steps_aside() -> bool:
+    """True where kernels are not to be used: an exported program should run where this library is not, and
+    `torch.func` (grad, vmap, jvp) takes no operators of others.
+    """
+    if torch.compiler.is_compiling():
+        return bool(_is_exporting())
+    return torch._C._functorch.peek_interpreter_stack() is not None
 
 
 @torch.compiler.assume_constant_result

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tcpvit.layers.kernels.build import DTYPES, accumulator, call, is_built, is_exporting
+from tcpvit.layers.kernels.build import DTYPES, accumulator, call, is_built, steps_aside
 
 WORTH_WIDTH = 64  # up to here it was measured to be faster than torch, forward and backward
 ROWS = 256  # as in layer_norm.cpp
@@ -22,7 +22,7 @@ class Shape(ctypes.Structure):
 
 def is_fit(x: Tensor, weight: Tensor) -> bool:
     """True if the kernel takes these, (C, R, d) and (C, 1, d), and is worth it."""
-    if x.device.type != "cpu" or x.dtype not in DTYPES or weight.dtype != x.dtype or is_exporting():
+    if x.device.type != "cpu" or x.dtype not in DTYPES or weight.dtype != x.dtype or steps_aside():
         return False
     return x.shape[-1] <= WORTH_WIDTH and is_built("layer_norm")
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
-from tcpvit.layers.kernels.build import call, is_built, is_exporting
+from tcpvit.layers.kernels.build import call, is_built, steps_aside
 
 # Lengths of tubes for which it was measured to be faster than torch: those that compilers take apart in vectors, and
 # on the way back all there are.
@@ -30,7 +30,7 @@ class Shape(ctypes.Structure):
 
 def is_fit(x: Tensor, length: int, worth: tuple[int, ...]) -> bool:
     """True if the kernel takes numbers of this kind in tubes of that length, and is worth it for these lengths."""
-    if x.device.type != "cpu" or x.dtype not in KERNEL_DTYPES or length not in worth or is_exporting():
+    if x.device.type != "cpu" or x.dtype not in KERNEL_DTYPES or length not in worth or steps_aside():
         return False
     return x.numel() >= WORTH_NUMBERS and is_built("tubes")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +29,7 @@ WORDS: dict[str, tuple[str, ...]] = {
 }
 TRANSFORM, OTHER = "transform", "other"
 COMPONENTS = ("matrix products", "attention", "norm", "GELU", TRANSFORM, "copies", OTHER)
-AT_LEAST = 3  # passes
+AT_LEAST = 10  # passes
 
 
 @dataclass(frozen=True)
@@ -42,22 +42,30 @@ class Components:
     milliseconds: dict[str, float]
 
 
-def profile_model(name: str, shape: Shape, model: str, net: nn.Module, seconds: float) -> list[Components]:
-    """Forward alone, and forward+backward, each for about `seconds`."""
+def profile_models(name: str, shape: Shape, nets: Mapping[str, nn.Module], seconds: float) -> list[Components]:
+    """Forward alone, and forward+backward, by the fastest pass; the models take turns for about `seconds` each."""
     images, found = shape.images(), []
     for training, step in ((False, forward_step), (True, training_step)):
-        with using_threads(1), _named_transform(net):
-            times = _fastest(step(net.train(training), images), seconds)
-        found.append(Components(name, model, training, {part: round(ms, 4) for part, ms in times.items()}))
-    return found
+        steps = {model: step(net.train(training), images) for model, net in nets.items()}
+        with using_threads(1), ExitStack() as stack:
+            for net in nets.values():
+                stack.enter_context(_named_transform(net))
+            fastest = _fastest(steps, seconds * len(nets))
+        found += [
+            Components(name, model, training, {part: round(ms, 4) for part, ms in times.items()})
+            for model, times in fastest.items()
+        ]
+    return sorted(found, key=lambda row: list(nets).index(row.model))
 
 
-def _fastest(step: Callable[[], object], seconds: float) -> dict[str, float]:
-    step()
-    passes, end = [_profiled(step)], time.perf_counter() + seconds
-    while len(passes) < AT_LEAST or time.perf_counter() < end:
-        passes.append(_profiled(step))
-    return min(passes, key=lambda times: sum(times.values()))
+def _fastest(steps: Mapping[str, Callable[[], object]], seconds: float) -> dict[str, dict[str, float]]:
+    for step in steps.values():
+        step()
+    rounds: list[dict[str, dict[str, float]]] = []
+    end = time.perf_counter() + seconds
+    while len(rounds) < AT_LEAST or time.perf_counter() < end:
+        rounds.append({model: _profiled(step) for model, step in steps.items()})
+    return {model: min((one[model] for one in rounds), key=lambda times: sum(times.values())) for model in steps}
 
 
 def _profiled(step: Callable[[], object]) -> dict[str, float]:

@@ -13,7 +13,7 @@ from torch import nn
 
 from tcpvit.algebra.checks import nearest
 from tcpvit.studies.speed.clock import PRECISIONS, Setting, compiler_problem, measure
-from tcpvit.studies.speed.components import profile_model
+from tcpvit.studies.speed.components import profile_models
 from tcpvit.studies.speed.contenders import JOINT, PEERS, SHAPES, SLICE, STD, build, builders, missing_peers
 from tcpvit.studies.speed.growth import AXES, grow
 from tcpvit.studies.speed.memory import footprint
@@ -141,8 +141,8 @@ def _memory(shapes: list[str], settings: list[Setting], peers: bool, seconds: fl
 
 def _components(shapes: list[str], settings: list[Setting], peers: bool, seconds: float) -> list[Piece]:
     def run(shape: str) -> Sequence[Any]:
-        found = [profile_model(shape, SHAPES[shape], m, build(m, SHAPES[shape]), seconds / 2) for m in MAIN]
-        return [part for both in found for part in both]
+        nets = {model: build(model, SHAPES[shape]) for model in MAIN}
+        return profile_models(shape, SHAPES[shape], nets, seconds / 2)
 
     return [Piece(f"components of {shape}", "components", partial(run, shape)) for shape in shapes]
 
