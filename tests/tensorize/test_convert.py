@@ -369,3 +369,17 @@ def test_other_transforms():
         assert len(report.converted) == 3
         torch.testing.assert_close(to_dense_(net)(x), y, **SAME)
     tensorize_(Net(), tube=3, transform="cosine_kka", init="fresh")
+
+
+def test_tubes_keep_within_grouped_queries_keys_and_values():
+    from transformers import Phi3Config, Phi3Model
+
+    sizes = {"hidden_size": 96, "num_attention_heads": 6, "num_key_value_heads": 3, "intermediate_size": 96}
+    config = Phi3Config(**sizes, num_hidden_layers=1, vocab_size=50, pad_token_id=0, eos_token_id=1)
+    report = tensorize_(Phi3Model(config), tube=32, init="fresh", example=False)
+    assert "fused parts are 48 wide" in report.skipped["layers.0.self_attn.qkv_proj"]
+
+
+def test_what_is_no_model():
+    with pytest.raises(TypeError, match=r"takes an nn\.Module that is not scripted, got a str"):
+        tensorize_("a name", tube=3)

@@ -257,3 +257,23 @@ def test_what_cannot_be_kept_is_named_and_nothing_changes(make, options, message
     with pytest.raises(ValueError, match=message):
         tensorize_(model, SLICES, example=False, **options)
     assert all(torch.equal(p, before[name]) for name, p in model.state_dict().items())
+
+
+def test_what_is_frozen_stays_frozen_and_what_learns_learns():
+    frozen = timm.create_model("vit_tiny_patch16_224", img_size=32, depth=1, num_classes=4)
+    frozen.blocks.requires_grad_(False)
+    tensorize_(frozen, tube=3, mode="encoder")
+    assert not any(parameter.requires_grad for parameter in frozen.blocks.parameters())
+    for mode, context in (("encoder", torch.no_grad), ("drop_in", torch.inference_mode)):
+        model = timm.create_model("vit_tiny_patch16_224", img_size=32, depth=1, num_classes=4)
+        with context():
+            tensorize_(model, tube=3, mode=mode)
+        model(torch.randn(1, 3, 32, 32)).sum().backward()
+        assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_there_is_no_way_back_for_an_encoder_inside_a_model():
+    model = nn.Sequential(timm.create_model("vit_tiny_patch16_224", img_size=32, depth=1))
+    tensorize_(model[0], tube=3, mode="encoder")
+    with pytest.raises(ValueError, match="no exact way back"):
+        to_dense_(model)

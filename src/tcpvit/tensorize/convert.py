@@ -18,6 +18,7 @@ from tcpvit.models.pretrained import ENCODER_NOTE
 from tcpvit.tensorize.arrange import arrange_
 from tcpvit.tensorize.config import TensorizeConfig
 from tcpvit.tensorize.drop_ins import Errors, TubalMultiheadAttention, densified, tensorized
+from tcpvit.tensorize.encoder import HatEncoder
 from tcpvit.tensorize.encoder import convert as convert_encoder
 from tcpvit.tensorize.find import Site, find_sites, maps_of, shapes_of
 from tcpvit.tensorize.flops import Example, count_or_none, faster_dense
@@ -51,11 +52,14 @@ def tensorize_(
     >>> model(torch.zeros(2, 48)).shape
     torch.Size([2, 48])
     """
+    if not isinstance(model, nn.Module) or isinstance(model, torch.jit.ScriptModule):
+        raise TypeError(f"tensorize_ takes an nn.Module that is not scripted, got a {type(model).__name__}")
     config = replace(config or TensorizeConfig(), **options)
     if isinstance(config.transform, str) and config.transform in STORED:
         raise ValueError(f"transform={config.transform!r} needs its matrix: pass the transform or the matrix itself")
     before, flops = count_parameters(model), count_or_none(model, example)
-    rows, gain, notes = convert(model, config, example)
+    with torch.inference_mode(False), torch.enable_grad():  # what is made here is to be trained
+        rows, gain, notes = convert(model, config, example)
     return Report(
         type(model).__name__,
         config.to_dict(),
@@ -97,7 +101,7 @@ def to_dense_(model: nn.Module) -> nn.Module:
       (0): Linear(in_features=6, out_features=6, bias=True)
     )
     """
-    if hasattr(model, ENCODER_NOTE):
+    if any(isinstance(module, HatEncoder) for module in model.modules()):
         raise ValueError('mode="encoder" built the blocks anew, and there is no exact way back; keep the original')
     return _densify(model, drop_ins_of(model))
 

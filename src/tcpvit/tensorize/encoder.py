@@ -262,6 +262,7 @@ class _Build:
         with torch.device(parts.qkv.weight.device):
             new = TokenNorm(d, self.phi, old.eps) if self.config.norm == "token" else TLayerNorm(d, tube, old.eps)
         new.to(parts.qkv.weight.dtype)
+        new.requires_grad_(old.weight is None or old.weight.requires_grad)
         if parts.post_norm and old.weight is not None:
             matrix, inverse = self.phi.matrices()
             shares = (

@@ -194,8 +194,20 @@ def part_widths(model: nn.Module, site: Site) -> list[int]:
     owner: Any = model.get_submodule(name.rpartition(".")[0])
     if hasattr(owner, "key_dim") and hasattr(owner, "val_dim"):
         return [owner.key_dim, owner.val_dim]
+    if grouped := _grouped_widths(owner, width):
+        return grouped
     heads = _heads_of_attention(owner) if last == "query_key_value" else None
     return [width // parts // (heads or 1)]
+
+
+def _grouped_widths(owner: nn.Module, width: int) -> list[int]:
+    """Of q, k and v in transformers' models whose queries share keys; none if the owner does not say so."""
+    config: Any = getattr(owner, "config", None)
+    queries, keys = (getattr(config, f"num_{kind}_heads", None) for kind in ("attention", "key_value"))
+    if not queries or not keys or queries == keys or width % (queries + 2 * keys):
+        return []
+    head = width // (queries + 2 * keys)
+    return [queries * head, keys * head, keys * head]
 
 
 def _heads_of_attention(owner: nn.Module) -> int | None:

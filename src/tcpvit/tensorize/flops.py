@@ -15,14 +15,14 @@ from tcpvit.layers.linear import TubalLinear
 Example = Tensor | tuple[Tensor, ...] | dict[str, Tensor] | Literal[False] | None
 
 # Taking a feature through the transform moves memory, and takes as long as about this many FLOPs of a matrix product:
-# measured on one core, for tubes of 2 to 24, widths of 48 to 384 and 800 tokens it lies between 40 and 190.
-FLOPS_PER_FEATURE = 75
+# for tubes of 2 to 24, widths of 48 to 384 and 800 tokens it lies between 40 and 190 on one core, and higher on two.
+FLOPS_PER_FEATURE = 150
 
 
 def faster_dense(layer: nn.Module) -> bool:
     """Whether the dense form of a drop-in computes faster: its slices save less than its transforms take.
 
-    >>> faster_dense(TubalLinear(96, 96, tube=3)), faster_dense(TubalLinear(192, 192, tube=3))
+    >>> faster_dense(TubalLinear(192, 192, tube=3)), faster_dense(TubalLinear(384, 384, tube=3))
     (True, False)
     """
     maps = [part for part in layer.modules() if isinstance(part, TubalLinear)]  # of an attention, several
