@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn.utils import parametrizations, prune, weight_norm
 
 import tcpvit
+from tcpvit.compat import repair_torchvision
 from tcpvit.layers import TubalLinear
 from tcpvit.tensorize import TensorizeConfig, materialize_, tensorize_, to_dense_
 
@@ -372,6 +373,7 @@ def test_other_transforms():
 
 
 def test_tubes_keep_within_grouped_queries_keys_and_values():
+    repair_torchvision()
     from transformers import Phi3Config, Phi3Model
 
     sizes = {"hidden_size": 96, "num_attention_heads": 6, "num_key_value_heads": 3, "intermediate_size": 96}
