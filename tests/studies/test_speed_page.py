@@ -118,7 +118,7 @@ def test_the_page_says_what_was_measured():
     spec = importlib.util.spec_from_file_location("write_speed", ROOT / "docs" / "write_speed.py")
     writer = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(writer)
-    record = Record.load(writer.RECORD)
+    record = writer.load()
     written = writer.PAGE.read_text(encoding="utf-8")
     assert written == writer.page(record), "docs/speed.md is not what python docs/write_speed.py writes"
     assert all(f"<!-- {name} -->" in written for name in blocks(record))
