@@ -190,12 +190,99 @@ def test_what_is_too_wide_is_left_and_said(monkeypatch):
     )
 
 
+class Mlp(nn.Module):
+    def __init__(self, fc1=None):
+        super().__init__()
+        self.fc1, self.act, self.fc2 = fc1 or nn.Linear(6, 12), nn.ReLU(), nn.Linear(12, 6)
+
+    def forward(self, x):
+        return self.fc2(self.act(self.fc1(x)))
+
+
+class Sum(nn.Module):
+    def __init__(self, first, second):
+        super().__init__()
+        self.first, self.second = first, second
+
+    def forward(self, x):
+        return self.first(x) + self.second(x)
+
+
+class Wrapped(nn.Module):
+    """A model that does not say what it takes."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x):
+        return self.inner(x)
+
+
+def roformer():
+    from transformers import RoFormerConfig, RoFormerModel
+
+    sizes = {"vocab_size": 30, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = RoFormerConfig(**sizes, intermediate_size=48, max_position_embeddings=16)
+    return RoFormerModel(config), torch.randint(1, 30, (2, 9))
+
+
+ROTATED = {
+    "timm rope": (lambda: timm_model("vit_small_patch16_rope_224", **SMALL), 4),
+    "timm dinov3": (lambda: timm_model("vit_small_patch16_dinov3", **SMALL), 4),
+    "timm perception encoder": (lambda: timm_model("vit_pe_core_tiny_patch16_384", **SMALL), 5),
+    "transformers roformer": (roformer, 4),
+}
+
+
+@pytest.mark.parametrize("name", ROTATED)
+def test_queries_that_are_rotated_stay_and_the_rest_moves(name):
+    build, least = ROTATED[name]
+    model, x = build()
+    strengthen(model)
+    assert moved(model, x) == least
+
+
+def test_rotations_are_left_where_no_example_is_known_and_seen_where_there_is_one():
+    model, x = timm_model("vit_small_patch16_rope_224", **SMALL)
+    strengthen(model)
+    assert moved(Wrapped(copy.deepcopy(model)), x) == 2  # the MLPs
+    assert moved(Wrapped(model), x, example=x.double()) == 4
+
+
+def test_one_token_shows_no_rotation_and_queries_stay():
+    model, x = roformer()
+    strengthen(model)
+    assert moved(model, x, example={"input_ids": x[:1, :1]}) == 4
+
+
+def test_a_layer_of_two_mlps_stays_and_an_mlp_in_two_places_moves():
+    mlp = Mlp()
+    assert moved(Sum(mlp, Mlp(mlp.fc1)), torch.randn(2, 6)) == 0
+    assert moved(Sum(mlp, mlp), torch.randn(2, 6)) == 1
+
+
+@pytest.mark.parametrize("layer", ["fc1", "act", "fc2"])
+def test_what_a_hook_sees_stays(layer):
+    model = nn.Sequential(Mlp(), Mlp())
+    part = getattr(model[0], layer)
+    if layer == "fc2":
+        part.register_forward_pre_hook(lambda module, args: (without_the_first(args[0]),))
+    else:
+        part.register_forward_hook(lambda module, args, output: without_the_first(output))
+    assert moved(model, torch.randn(5, 6)) == 1
+
+
+def without_the_first(x):
+    return torch.cat([torch.zeros_like(x[..., :7]), x[..., 7:]], -1)
+
+
 def test_hooks_see_nothing_of_the_check():
-    model, _ = encoder()
-    calls = []
-    for module in model.modules():
+    model, _ = timm_model("vit_tiny_patch16_224", **SMALL)
+    calls, config = [], TensorizeConfig(tube=3)
+    for module in (model, *model.blocks, *(block.attn for block in model.blocks)):
         module.register_forward_hook(lambda *_: calls.append(1))
-    assert tensorize_(model, tube=3).arrange_gain > 0
+    assert arrange_(model, find_sites(model, config), config)[0] > 0
     assert calls == []
 
 
@@ -215,6 +302,27 @@ def shake(model):
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
+
+
+def strengthen(model):
+    """Shake, and let every block count: layer scales that are small hide mistakes too."""
+    shake(model)
+    for name, parameter in model.named_parameters():
+        if "gamma" in name:
+            nn.init.ones_(parameter)
+
+
+@torch.no_grad()
+def moved(model, x, example=None):
+    """Reorder a model, which has to stay the same function: in how many spaces features moved."""
+    model.double().eval()
+    x = x.double() if x.is_floating_point() else x
+    config = TensorizeConfig(tube=3)
+    before = model(x)
+    _, notes = arrange_(model, find_sites(model, config), config, example)
+    for y, z in zip(tensors(before), tensors(model(x)), strict=True):
+        torch.testing.assert_close(y, z, atol=1e-9, rtol=1e-9)
+    return int(notes[0].split()[0]) if notes else 0
 
 
 def tensors(output):

@@ -207,11 +207,11 @@ def _outputs(owner: nn.Module, calls: Sequence[Call]) -> list[Tensor]:
     except Exception:  # it takes something else, or cannot be copied, and the space is left as it is
         return []
     firsts = [y[0] if isinstance(y, tuple | list) else y for y in outputs]
-    return firsts if all(isinstance(y, Tensor) for y in firsts) else []
+    return firsts if all(isinstance(y, Tensor) and y.is_floating_point() and y.numel() for y in firsts) else []
 
 
 def _same(before: list[Tensor], after: list[Tensor]) -> bool:
-    return len(before) == len(after) and all(
+    return [y.shape for y in before] == [z.shape for z in after] and all(
         torch.allclose(y, z, rtol=0, atol=1e-9 * y.abs().max().item()) for y, z in zip(before, after, strict=True)
     )
 
