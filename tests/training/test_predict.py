@@ -172,6 +172,22 @@ def test_a_model_that_was_only_saved_is_fed_imagenets_way(run, place):
     assert rows(out)[0]["label_1"] in ("0", "1", "2", "3")
 
 
+def test_a_model_of_another_library_needs_no_config_of_ours(run, place):
+    from tcpvit.tensorize import build, tensorize_
+
+    model = build("timm/vit_tiny_patch16_224", img_size=32, depth=1, embed_dim=24, num_heads=2, num_classes=3)
+    tensorize_(model, tube=3, example=False)
+    tcpvit.save_pretrained(model, place / "saved")
+    code, out, err = run("predict", "saved", "pictures/0.png")
+    assert (code, out) == (1, "")
+    assert "saved does not say how its pictures are prepared" in err
+    assert err.count("\n") == 1
+    (place / "saved" / "preprocessing.json").write_bytes((place / "run" / "best" / "preprocessing.json").read_bytes())
+    code, out, err = run("predict", "saved", "pictures/0.png")
+    assert (code, err) == (0, "")
+    assert rows(out)[0]["label_1"] in NAMES
+
+
 def test_a_segmenter_is_refused(run, place):
     path = place / "run" / "best" / "preprocessing.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "task": "segmentation"}))

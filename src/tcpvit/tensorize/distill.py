@@ -7,7 +7,10 @@ and the distance of its hidden states from the teacher's, relative to their size
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import hashlib
+import json
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,11 +21,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tcpvit.data import Splits
+from tcpvit.layers.linear import TubalLinear
+from tcpvit.models.pretrained import ENCODER_NOTE
+from tcpvit.tensorize.encoder import HatEncoder
 from tcpvit.training import Classification, Recipe, Result, engine
 from tcpvit.training.build import load_splits
-from tcpvit.training.progress import Silent
+from tcpvit.training.evaluation import unwrapped
+from tcpvit.training.progress import About, Silent
 from tcpvit.training.recipe import ModelRecipe
 from tcpvit.training.run import RunFolder
+from tcpvit.training.state import Row, State
+
+MEMORY = "distillation.json"  # in the folder of a run: what its recipe does not know, as whose student it is
 
 
 def distill(
@@ -36,12 +46,13 @@ def distill(
     hard: float = 0.3,
     features: float = 1.0,
     layers: Sequence[str] | None = None,
+    about: Mapping[str, Any] | None = None,
     overwrite: bool = False,
     report: Silent | None = None,
 ) -> Result:
     """Train `student` to do what `teacher` does, and keep everything in `folder`, as `tcpvit train` does.
 
-    A run of the same recipe that was interrupted in `folder` is gone on with.
+    A run of the same recipe, teacher and student that was interrupted in `folder` is gone on with.
 
     Args:
         teacher: a model that gives logits for pictures; it is not changed.
@@ -53,7 +64,9 @@ def distill(
         hard: the share of the labels in the loss of the predictions; the rest is the teacher's.
         features: the weight of the loss of the hidden states; 0 leaves it out.
         layers: the modules whose outputs are compared, by name in both models; by default the blocks, as far as their
-            outputs have the same shape.
+            outputs have the same shape, or the end of an encoder in the hat domain.
+        about: what the run shall remember besides, JSON-ready, as how the student was made; it is not gone on with if
+            that has changed.
         overwrite: replace a run that is in the folder.
         report: what shows the progress.
     """
@@ -62,21 +75,28 @@ def distill(
             f"hard lies in [0, 1], temperature is positive and features not negative, got hard={hard}, "
             f"temperature={temperature}, features={features}"
         )
+    if teacher is student:
+        raise ValueError("teacher and student are the same model; convert a copy: student = copy.deepcopy(teacher)")
     recipe = recipe or Recipe()
     if isinstance(data, str):
         recipe = replace(recipe, data=replace(recipe.data, name=data))
         data = load_splits(recipe.data)
     recipe = replace(recipe, model=ModelRecipe(f"distilled {type(student).__name__}"))
-    if data.train.task != "classification":
-        raise ValueError(f"distillation compares class predictions, but {data.name} has {data.train.task} targets")
+    check_labels(data)
     if not any(p.requires_grad for p in student.parameters()):
         student.requires_grad_(True)  # a copy of averaged weights is frozen
-    names = (blocks_of(teacher, student) if layers is None else list(layers)) if features else []
+    pairs = _pairs(teacher, student, layers) if features else {}
     lesson = Lesson(temperature, hard, features, asked=layers is not None)
+    settings = {"temperature": temperature, "hard": hard, "features": features, "layers": list(pairs)}
+    models = {"weights of the teacher": fingerprint(teacher), "form of the student": form_of(student)}
+    memory = {**(about or {}), **settings, "pictures": data.name, **models}
     task = DistilledClassification(len(data.train.classes), lesson=lesson)
-    with lesson.given_by(teacher, student, names):
-        run = RunFolder(folder)
-        if run.exists and not overwrite and run.recipe() == recipe:
+    run = RunFolder(folder)
+    report = Keeper(report or Silent(), run, memory)
+    if not overwrite:
+        check_same(folder, recipe, memory)
+    with lesson.given_by(teacher, student, pairs):
+        if run.exists and not overwrite:
             result = engine.resume(folder, splits=data, model=student, task=task, report=report)
         else:
             result = engine.train(
@@ -84,6 +104,100 @@ def distill(
             )
     lesson.leave(result.model)
     return result
+
+
+def check_labels(data: Splits) -> None:
+    """The pictures have classes to be compared."""
+    if data.train.task != "classification":
+        raise ValueError(f"distillation compares class predictions, but {data.name} has {data.train.task} targets")
+
+
+def check_same(folder: str | Path, recipe: Recipe, memory: Mapping[str, Any]) -> None:
+    """A run that lies in `folder` is the one asked for, as far as `memory` goes; its model is known by that alone."""
+    run = RunFolder(folder)
+    if not run.exists:
+        return
+    advice = "replace it with --overwrite (overwrite=True), or choose another --out"
+    if not (run.path / MEMORY).is_file():
+        raise ValueError(f"{run} holds a run that does not say what was distilled; {advice}")
+    remembered = json.loads((run.path / MEMORY).read_text(encoding="utf-8"))
+    was = {**{key: remembered.get(key) for key in memory}, **run.recipe().to_dict(), "model": None}
+    now = {**memory, **recipe.to_dict(), "model": None}
+    before, after = (_flat(json.loads(json.dumps(content))) for content in (was, now))
+    for key in {**after, **before}:
+        if before.get(key) != after.get(key):
+            raise ValueError(f"{run} was distilled with {key}={before.get(key)}, now it is {after.get(key)}; {advice}")
+
+
+def _flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """By dotted keys.
+
+    >>> _flat({"data": {"name": "svhn"}, "seed": 1})
+    {'data.name': 'svhn', 'seed': 1}
+    """
+    found: dict[str, Any] = {}
+    for key, value in content.items():
+        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return found
+
+
+def fingerprint(model: nn.Module) -> str:
+    """A word that stands for the model's weights.
+
+    >>> fingerprint(nn.Linear(2, 2)) == fingerprint(nn.Linear(2, 2))
+    False
+    """
+    digest = hashlib.sha256()
+    for name, tensor in model.state_dict().items():
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+    return digest.hexdigest()[:16]
+
+
+def form_of(student: nn.Module) -> str:
+    """A word that stands for what was converted and how, without the weights: those of a projection vary in rounding.
+
+    >>> form_of(TubalLinear(6, 6, 3, "dct")) == form_of(TubalLinear(6, 6, 3, "haar"))
+    False
+    """
+    shapes = {name: list(tensor.shape) for name, tensor in student.state_dict().items()}
+    layers = {name: [m.tube, m.transform.name] for name, m in student.named_modules() if isinstance(m, TubalLinear)}
+    text = json.dumps([shapes, layers, getattr(student, ENCODER_NOTE, None)], default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _pairs(teacher: nn.Module, student: nn.Module, layers: Sequence[str] | None) -> dict[str, str]:
+    """The layers whose outputs are compared: those of the student, with those of the teacher."""
+    if layers is None:
+        found = ends_of(teacher, student) or {name: name for name in blocks_of(teacher, student)}
+        if not found:
+            warnings.warn(
+                "teacher and student have no blocks of the same names, so that their hidden states are not compared; "
+                "name layers, or take features=0",
+                stacklevel=3,
+            )
+        return found
+    for who, model in (("teacher", teacher), ("student", student)):
+        known = {name for name, _ in model.named_modules()}
+        for name in layers:
+            if name not in known:
+                raise ValueError(f"the {who} has no layer {name!r}; layers are modules that both models have by name")
+    return {name: name for name in layers}
+
+
+def ends_of(teacher: nn.Module, student: nn.Module) -> dict[str, str]:
+    """The student's encoders in the hat domain, with the last of the teacher's blocks that each stands for."""
+    theirs = dict(teacher.named_modules())
+    found = {}
+    for name in [name for name, module in student.named_modules() if isinstance(module, HatEncoder)]:
+        holder = name.rpartition(".")[0]
+        if isinstance(theirs.get(name), HatEncoder):
+            found[name] = name
+        for row in (name, holder):  # it stands in place of the blocks, or alone in their list
+            blocks = theirs.get(row)
+            if name not in found and isinstance(blocks, nn.ModuleList | nn.Sequential) and len(blocks):
+                found[name] = f"{row}.{list(blocks._modules)[-1]}".lstrip(".")
+    return found
 
 
 def blocks_of(teacher: nn.Module, student: nn.Module) -> list[str]:
@@ -106,26 +220,30 @@ class Lesson:
     logits: Tensor | None = None
     hidden: dict[str, Tensor] = field(default_factory=dict)  # the teacher's
     distances: list[Tensor] = field(default_factory=list)  # of the student's
-    hooks: list[Callable[..., None]] = field(default_factory=list)
+    hooks: list[Callable[..., Any]] = field(default_factory=list)
 
     @contextmanager
-    def given_by(self, teacher: nn.Module, student: nn.Module, layers: Sequence[str]) -> Iterator[None]:
-        """Let the teacher look at what the student trains on.
+    def given_by(self, teacher: nn.Module, student: nn.Module, layers: Mapping[str, str]) -> Iterator[None]:
+        """Let the teacher look at what the student trains on; `layers` are the student's, with the teacher's.
 
-        Plain functions are hooked in: copies of the student, as are made of averaged weights, share them.
+        The student gives plain logits meanwhile, whatever else it gives otherwise. Plain functions are hooked in:
+        copies of the student, as are made of averaged weights, share them.
         """
 
         def before(module: nn.Module, args: tuple[Any, ...]) -> None:
             if module.training:
                 self.distances.clear()
                 with torch.no_grad():
-                    self.logits = teacher.to(args[0].device)(*args)
+                    self.logits = unwrapped(teacher.to(args[0].device)(*args))
 
-        handles = [student.register_forward_pre_hook(before)]
-        for name in layers:
-            handles.append(teacher.get_submodule(name).register_forward_hook(self._keep(name)))
-            handles.append(student.get_submodule(name).register_forward_hook(self._compare(name)))
-        self.hooks.append(before)
+        def after(module: nn.Module, args: tuple[Any, ...], output: Any) -> Tensor:
+            return unwrapped(output)
+
+        handles = [student.register_forward_pre_hook(before), student.register_forward_hook(after)]
+        for ours, theirs in layers.items():
+            handles.append(teacher.get_submodule(theirs).register_forward_hook(self._keep(ours)))
+            handles.append(student.get_submodule(ours).register_forward_hook(self._compare(ours)))
+        self.hooks += [before, after]
         was_training = teacher.training
         teacher.eval()
         try:
@@ -174,6 +292,34 @@ class Lesson:
             for hooks in (module._forward_hooks, module._forward_pre_hooks):
                 for key in [key for key, hook in hooks.items() if hook in self.hooks]:
                     del hooks[key]
+
+
+class Keeper(Silent):
+    """Lets another report, writes down what the run is about when it begins, and knows how to go on with it."""
+
+    def __init__(self, report: Silent, run: RunFolder, memory: Mapping[str, Any]):
+        self.report, self.run, self.memory = report, run, memory
+
+    def start(self, about: About, state: State) -> None:
+        """The folder is this run's now."""
+        self.run.write_json(MEMORY, self.memory)
+        self.report.start(about, state)
+
+    def step(self, state: State) -> None:
+        """A step was made."""
+        self.report.step(state)
+
+    def epoch(self, row: Row, is_best: bool) -> None:
+        """An epoch is complete."""
+        self.report.epoch(row, is_best)
+
+    def say(self, text: str) -> None:
+        """`tcpvit train` does not know the teacher, so a run that was stopped goes on where it was begun."""
+        self.report.say(text.replace(f"go on with: tcpvit train --resume {self.run}", "repeat the command to go on"))
+
+    def stop(self) -> None:
+        """The run ends, however."""
+        self.report.stop()
 
 
 @dataclass(frozen=True)

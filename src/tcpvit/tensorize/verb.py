@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import difflib
 import json as json_module
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 import yaml
 from torch import nn
 
@@ -17,12 +19,18 @@ from tcpvit.models import list_models, save_pretrained
 from tcpvit.tables import Table, Written, show
 from tcpvit.tensorize.config import TensorizeConfig
 from tcpvit.tensorize.convert import tensorize_
+from tcpvit.tensorize.distill import check_labels, check_same
 from tcpvit.tensorize.distill import distill as distil
+from tcpvit.tensorize.flops import guess_example
 from tcpvit.tensorize.origin import build
 from tcpvit.tensorize.report import Report
 from tcpvit.training import Recipe, Trained, evaluate, load_trained
 from tcpvit.training.build import build_batches, find_device, load_splits
+from tcpvit.training.checkpoint import write_atomically
+from tcpvit.training.evaluation import unwrapped
+from tcpvit.training.export import PREPROCESSING
 from tcpvit.training.progress import percent, reporter
+from tcpvit.training.run import RunFolder
 from tcpvit.training.tasks import task_for
 
 
@@ -43,13 +51,15 @@ def tensorize(
     out: Path | None = None,
     distill: str | None = None,
     set: list[str] = [],  # noqa: B006
+    overwrite: bool = False,
     quiet: bool = False,
     json: bool = False,
 ) -> Report:
     """Convert a model to its c-product counterpart, say what became of each layer, and win accuracy back.
 
     The converted model goes to OUT, for `tcpvit eval`, `tcpvit predict` and `tcpvit.from_pretrained`. With --distill it
-    learns from the original before, by the training engine, and OUT is the folder of that run.
+    learns from the original before, by the training engine, and OUT is the folder of that run. If it is stopped, the
+    same command goes on with it.
 
     Args:
         model: a preset, a run or saved model (a folder), timm/NAME, torchvision/NAME or transformers/REPOSITORY.
@@ -67,6 +77,7 @@ def tensorize(
         out: the folder to write to.
         distill: the set to learn from the original on, as cifar10 or folder:PATH.
         set: KEY=VALUE, a change to the recipe of the distillation, as schedule.epochs=10; may be repeated.
+        overwrite: replace another distillation in OUT.
         quiet: show nothing but the results.
         json: print the report as JSON.
 
@@ -83,17 +94,33 @@ def tensorize(
         raise ValueError("--distill trains the model, which takes a folder to keep it in; add --out FOLDER")
     if set and distill is None:
         raise ValueError("--set changes the recipe of the distillation; add --distill DATASET")
-    trained = _find(model, option)
-    teacher = copy.deepcopy(trained.model) if distill is not None else None
-    report = tensorize_(trained.model, config)
+    options = _options(option)
+    recipe = Recipe(data=replace(Recipe().data, name=distill or Recipe().data.name)).override(set)
+    about = {"original": model, "options": options, **config.to_dict()}
+    splits = None
+    if distill is not None and out is not None:
+        if out.resolve() in (Path(model).resolve(), Path(model).resolve().parent):
+            raise ValueError(f"--out {out} holds the original, which the run would replace; choose another --out")
+        splits = _pictures(recipe, out, about, overwrite)
+    elif out is not None and RunFolder(out).exists:
+        raise ValueError(f"{out} holds a run, which a saved model would lie beside; choose another --out")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(recipe.seed)  # a repeated command has the same model, also where that is drawn
+        trained = _find(model, options)
+        if splits is not None:
+            splits = _fitting(trained, splits)
+        teacher = copy.deepcopy(trained.model) if splits is not None else None
+        report = tensorize_(trained.model, config)
     if not json and not quiet:
         show([report.table()])
     found: dict[str, float] = {}
-    if teacher is not None and distill is not None and out is not None:
-        recipe = Recipe(data=replace(Recipe().data, name=distill)).override(set)
-        found = _win_back(teacher, trained, recipe, out, reporter(quiet=quiet, json=json))
+    if teacher is not None and splits is not None and out is not None:
+        display = reporter(quiet=quiet, json=json)
+        found = _win_back(
+            teacher, trained.model, splits, out, recipe=recipe, about=about, overwrite=overwrite, report=display
+        )
     elif out is not None:
-        save_pretrained(trained.model, out)
+        _save(trained, out)
     if json:
         print(json_module.dumps({**report.to_dict(), **({"top1": found} if found else {})}, indent=2))
     elif found:
@@ -101,34 +128,139 @@ def tensorize(
     return report
 
 
-def _find(name: str, words: Sequence[str]) -> Trained:
-    """The model that a user means."""
-    if Path(name).is_dir() or (name in list_models() and not words):
-        if words:
-            raise ValueError(f"--option is for models that are built anew, {name} is a folder")
-        return load_trained(name)
+def _options(words: Sequence[str]) -> dict[str, Any]:
+    """KEY=VALUE words, with values as YAML reads them."""
     options: dict[str, Any] = {}
     for word in words:
         key, equals, value = word.partition("=")
         if not equals:
             raise ValueError(f"--option is KEY=VALUE, as pretrained=true, got {word!r}")
-        options[key] = yaml.safe_load(value)
-    model = build(name, **options)
+        try:
+            options[key] = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise ValueError(f"--option {key} should be a value as YAML writes it, got {value!r}") from error
+    return options
+
+
+def _pictures(recipe: Recipe, out: Path, about: dict[str, Any], overwrite: bool) -> Splits:
+    """The pictures to learn from; what can be wrong is said before the conversion, which may take minutes."""
+    if not overwrite:
+        check_same(out, recipe, about)
+    find_device(recipe)
+    splits = load_splits(recipe.data)
+    check_labels(splits)
+    return splits
+
+
+def _find(name: str, options: dict[str, Any]) -> Trained:
+    """The model that a user means."""
+    if Path(name).is_dir() or (name in list_models() and not options):
+        if options:
+            raise ValueError(f"--option is for models that are built anew, {name} is a folder")
+        return load_trained(name)
+    try:
+        model = build(name, **options)
+    except ValueError as error:
+        raise ValueError(f"{error}{_nearest(name)}") from error
     model.eval()
-    return Trained(name, model)
+    return Trained(name, model, preprocessing=_preparation(name, model))
 
 
-def _win_back(teacher: nn.Module, trained: Trained, recipe: Recipe, out: Path, report: Any) -> dict[str, float]:
+def _nearest(name: str) -> str:
+    """The end of an error about a name that its library does not know: the nearest that it does."""
+    library, _, rest = name.partition("/")
+    known = _names_of(library)
+    base = rest.partition(".")[0]  # timm names weights after a dot
+    close = difflib.get_close_matches(rest, known, n=1) if base not in known else []
+    return f"; did you mean {library}/{close[0]}?" if close else ""
+
+
+def _names_of(library: str) -> list[str]:
+    if library == "timm":
+        import timm
+
+        return list(timm.list_models())
+    if library == "torchvision":
+        import torchvision
+
+        return list(torchvision.models.list_models())
+    return []
+
+
+@torch.no_grad()
+def _preparation(name: str, model: Any) -> dict[str, Any] | None:
+    """How the model's library prepares its pictures, as `export` writes it; None if it does not say."""
+    found, example = _statistics(name, model), guess_example(model)
+    if found is None or example is None:
+        return None
+    images = example["pixel_values"] if isinstance(example, dict) else example
+    try:
+        _, number = unwrapped(model(images)).shape
+    except Exception:  # what was guessed may be wrong
+        return None
+    named = getattr(getattr(model, "config", None), "id2label", {})
+    return {
+        "source": name,
+        "task": "classification",
+        "classes": [str(named.get(k, k)) for k in range(number)],
+        "image_shape": list(images.shape[1:]),
+        "mean": list(found[0]),
+        "std": list(found[1]),
+    }
+
+
+def _statistics(name: str, model: Any) -> tuple[Sequence[float], Sequence[float]] | None:
+    """Mean and standard deviation by which pictures are normalised."""
+    library, _, rest = name.partition("/")
+    if library == "timm":
+        return model.pretrained_cfg["mean"], model.pretrained_cfg["std"]
+    if library == "torchvision":
+        import torchvision
+
+        transforms: Any = torchvision.models.get_model_weights(rest).DEFAULT.transforms()
+        return transforms.mean, transforms.std
+    if library == "transformers":
+        from transformers import AutoImageProcessor
+
+        try:
+            processor: Any = AutoImageProcessor.from_pretrained(rest)
+        except (OSError, ValueError, ImportError):
+            return None
+        return processor.image_mean, processor.image_std
+    return None
+
+
+def _fitting(trained: Trained, splits: Splits) -> Splits:
+    """The pictures as the original knows them, if it takes them at all."""
+    library = "tcpvit" if trained.name in list_models() else trained.name.partition("/")[0]
+    key = {"tcpvit": "img_size", "timm": "img_size", "torchvision": "image_size"}.get(library)
+    size = splits.test.image_shape[1]
+    logits = trained.try_on(splits.test, f", or build the model for them with --option {key}={size}" if key else "")
+    task_for(splits.test.task, len(splits.test.classes)).check_logits(logits, torch.zeros(1))
+    return _prepared(trained, splits)
+
+
+def _save(trained: Trained, out: Path) -> None:
+    """The converted model, with how its pictures are prepared if that is known."""
+    save_pretrained(trained.model, out)
+    if trained.preprocessing is None:
+        (out / PREPROCESSING).unlink(missing_ok=True)
+    else:
+        write_atomically(out / PREPROCESSING, (json_module.dumps(trained.preprocessing, indent=2) + "\n").encode())
+
+
+def _win_back(
+    teacher: nn.Module, student: nn.Module, splits: Splits, out: Path, *, recipe: Recipe, **options: Any
+) -> dict[str, float]:
     """Distil: top-1 of the original, the converted and the distilled model on the test part."""
-    splits = _prepared(trained, load_splits(recipe.data))
     device, task = find_device(recipe), task_for(splits.test.task, len(splits.test.classes))
     batches = build_batches(recipe, splits.test, device, training=False)
 
     def top1(model: nn.Module) -> float:
         return evaluate(model.to(device), batches, task, device, recipe.precision).summary()[task.metric]
 
-    before = {"original": top1(teacher), "converted": top1(trained.model)}
-    result = distil(teacher, trained.model, splits, out, recipe=recipe, report=report)
+    before = {"original": top1(teacher), "converted": top1(student)}
+    result = distil(teacher, student, splits, out, recipe=recipe, **options)
     return {**before, "distilled": result.test[task.metric]}
 
 

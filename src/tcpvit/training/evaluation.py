@@ -33,7 +33,7 @@ def evaluate(
             for images, targets in batches:
                 images, targets = images.to(device), targets.to(device)
                 with autocast(device, precision):
-                    logits = logits_of(model, images)
+                    logits = logits_of(lambda x: unwrapped(model(x)), images)
                 task.check_logits(logits, targets)
                 metrics.update(logits, targets, task.loss(logits, targets))
     finally:
@@ -41,6 +41,12 @@ def evaluate(
     for counts in metrics.counts():
         (world or World()).add_up(counts)
     return metrics
+
+
+def unwrapped(output: Any) -> Tensor:
+    """The logits of a model that gives them among other things, as those of transformers do."""
+    logits: Tensor = getattr(output, "logits", output)
+    return logits
 
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any]:

@@ -24,6 +24,7 @@ from tcpvit.data.pictures import EXTENSIONS, Fit, OnBad, list_bad, read_picture
 from tcpvit.models import Segmenter
 from tcpvit.training.build import find_device
 from tcpvit.training.checkpoint import write_atomically
+from tcpvit.training.evaluation import unwrapped
 from tcpvit.training.recipe import Recipe
 from tcpvit.training.segment import Segmented, segment_files
 from tcpvit.training.trained import Trained, Weights, load_trained
@@ -115,6 +116,11 @@ def predict(
     trained = load_trained(target, weights)
     if trained.preprocessing is None and not Path(target).is_dir():
         raise ValueError(f"{target} is a preset with random weights; train it, then predict with the folder of its run")
+    if trained.preprocessing is None and trained.config is None:
+        raise ValueError(
+            f"{target} does not say how its pictures are prepared; convert the model again from where that is known "
+            f"(a run, timm, torchvision, transformers with a preprocessor_config.json), or distil it"
+        )
     if trained.preprocessing is None:
         print(f"tcpvit: {target} does not say how its pictures were prepared; ImageNet's way is taken", file=sys.stderr)
     files = find_pictures(paths)
@@ -189,7 +195,7 @@ def predict_files(
             raise ValueError(f"{list_bad(bad, len(files))}; mend or remove them, or go on with --on-bad skip")
         if not len(batch.images):
             continue
-        logits = model(normalise(batch.images.to(at).float(), data.mean, data.std))
+        logits = unwrapped(model(normalise(batch.images.to(at).float(), data.mean, data.std)))
         likeliest = logits.float().softmax(1).topk(top)
         names = rows if batch.kept is None else rows[batch.kept]
         for row, chances, labels in zip(names, likeliest.values.tolist(), likeliest.indices.tolist(), strict=True):
@@ -201,14 +207,7 @@ def predict_files(
 
 def _as_data(trained: Trained, files: Sequence[str | Path], fit: Fit | None) -> PictureFiles:
     """The files as a set of the kind that the model was trained on; without a record of that, by ImageNet's habits."""
-    config: Any = trained.model.config
-    about = trained.preprocessing or {
-        "task": "classification",
-        "classes": [str(k) for k in range(config.num_classes)],
-        "image_shape": [config.in_chans, *config.image_shape],
-        "mean": IMAGENET_MEAN,
-        "std": IMAGENET_STD,
-    }
+    about = trained.preprocessing or _imagenets_habits(trained.config)
     if about["task"] != "classification":
         raise ValueError(f"{trained.name} labels every pixel; `tcpvit predict` labels whole pictures")
     channels, height, width = about["image_shape"]
@@ -227,6 +226,16 @@ def _as_data(trained: Trained, files: Sequence[str | Path], fit: Fit | None) -> 
         mean=tuple(about["mean"]),
         std=tuple(about["std"]),
     )
+
+
+def _imagenets_habits(config: Any) -> dict[str, Any]:
+    return {
+        "task": "classification",
+        "classes": [str(k) for k in range(config.num_classes)],
+        "image_shape": [config.in_chans, *config.image_shape],
+        "mean": IMAGENET_MEAN,
+        "std": IMAGENET_STD,
+    }
 
 
 def _as_csv(found: Sequence[Prediction | Segmented]) -> str:

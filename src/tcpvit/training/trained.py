@@ -6,11 +6,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from tcpvit.data import Pictures
 from tcpvit.models import create_model, from_pretrained, list_models, list_pretrained
+from tcpvit.models.pretrained import Pretrained
 from tcpvit.models.zoo import RECIPE, pretrained_folder
+from tcpvit.training.evaluation import unwrapped
 from tcpvit.training.export import read_preprocessing
 from tcpvit.training.recipe import Recipe, load_recipe
 from tcpvit.training.run import RunFolder
@@ -33,6 +36,26 @@ class Trained:
             return data
         mean, std = (tuple(self.preprocessing[name]) for name in ("mean", "std"))
         return replace(data, mean=mean, std=std)
+
+    @property
+    def config(self) -> Any:
+        """That of a model of this library; None for others, whose configs are of another kind."""
+        return self.model.config if isinstance(self.model, Pretrained) else None
+
+    @torch.no_grad()
+    def try_on(self, data: Pictures, hint: str = "") -> Tensor:
+        """The logits of one blank picture of the set's shape; a model that refuses it is an error that says so."""
+        channels, height, width = data.image_shape
+        like = next(self.model.parameters())
+        try:
+            return unwrapped(self.model(torch.zeros(1, channels, height, width, dtype=like.dtype, device=like.device)))
+        except (AssertionError, RuntimeError, ValueError) as error:
+            size = self.preprocessing["image_shape"][1] if self.preprocessing else "SIZE"
+            said = str(error).partition("\n")[0].rstrip(".")
+            raise ValueError(
+                f"{self.name} does not take the pictures of {data.source}, which are {height}×{width}×{channels} "
+                f"({said}); resize them with --set data.image_size={size}{hint}"
+            ) from error
 
 
 def load_trained(target: str | Path, weights: Weights = "best") -> Trained:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+from tcpvit.models import list_models
 from tcpvit.models.zoo import pretrained_folder
 from tcpvit.tables import Table, show
 from tcpvit.training import engine
@@ -17,6 +18,7 @@ from tcpvit.training.evaluation import evaluate
 from tcpvit.training.metrics import LABELS, AnyMetrics, to_json
 from tcpvit.training.progress import percent, reporter
 from tcpvit.training.recipe import DataRecipe, Recipe, load_recipe
+from tcpvit.training.run import RunFolder
 from tcpvit.training.tasks import task_for
 from tcpvit.training.trained import Trained, Weights, load_trained
 
@@ -72,6 +74,7 @@ def train(
     if resume is not None:
         if name is not None or overwrite:
             raise ValueError("--resume goes on in the folder it names; leave --name and --overwrite out")
+        _check_resumable(resume)
         result = engine.resume(resume, overrides=set, report=report)
     else:
         recipe = recipe or RECIPES[str(task)]
@@ -133,9 +136,10 @@ def measure(
         with world.in_turn():
             splits = load_splits(recipe.data)
         data = trained.prepare({"train": splits.train, "val": splits.val, "test": splits.test}[part])
-        config = getattr(trained.model, "config", None)
-        if config is not None:
-            check_fit(trained.name, config, data)
+        if trained.config is not None:
+            check_fit(trained.name, trained.config, data)
+        else:
+            trained.try_on(data)
         task = task_for(data.task, len(data.classes))
         batches = build_batches(recipe, data, device, training=False, rank=world.rank, world_size=world.size)
         begin = time.monotonic()
@@ -195,6 +199,16 @@ def evaluation_tables(
     return [table, detail]
 
 
+def _check_resumable(folder: Path) -> None:
+    """The run trained a preset; another model, as a distilled one, is known to the command that began the run."""
+    name = RunFolder(folder).recipe().model.name
+    if name not in list_models():
+        raise ValueError(
+            f"{folder} trains a {name}, which `tcpvit train` cannot build; go on by repeating the command that began "
+            f"it (see {folder / 'environment.json'})"
+        )
+
+
 def _on(data: str | None) -> list[str]:
     """The overrides that name another set; the options of the recipe's set are not its own."""
     return [] if data is None else [f"data.name={json_module.dumps(data)}", "data.options={}"]
@@ -222,6 +236,6 @@ def _notes(trained: Trained, classes: tuple[str, ...]) -> list[str]:
     if trained.preprocessing is None:
         return ["how this model's pictures were normalised is not known; the set's own statistics were used"]
     known = trained.preprocessing["classes"]
-    if known != list(classes):
+    if known != list(classes) and known != list(map(str, range(len(known)))):  # numbers are no names
         return [f"the model was trained on the classes {', '.join(known)}, this set has {', '.join(classes)}"]
     return []
