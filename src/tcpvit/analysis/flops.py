@@ -31,7 +31,7 @@ def count_flops(
     >>> from tcpvit.models import create_model
     >>> count = count_flops(create_model("tcp_vit_cifar"))
     >>> count, count.components["qkv"]
-    (8075232, 1198080)
+    (8056800, 1198080)
     >>> count_flops(nn.Linear(4, 3), torch.zeros(5, 4))
     120
     """
