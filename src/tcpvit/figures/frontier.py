@@ -69,10 +69,11 @@ def _draw_panel(panel: Any, points: list[Point], cost: str) -> None:
         linestyle=":",
         label="frontier",
     )
-    for point in unbeaten:
-        panel.annotate(
-            point.name, (point.costs[cost], point.accuracy), (4, -9), textcoords="offset points", fontsize=6.5
-        )
+    middle = (min(point.costs[cost] for point in points) + max(point.costs[cost] for point in points)) / 2
+    for point in unbeaten:  # names stand inside the panel, clear of the dotted line
+        place = {"xytext": (4, -9), "ha": "left"} if point.costs[cost] <= middle else {"xytext": (-3, 6), "ha": "right"}
+        at = (point.costs[cost], point.accuracy)
+        panel.annotate(point.name, at, textcoords="offset points", fontsize=6.5, **place)
     panel.xaxis.get_major_locator().set_params(nbins=5)
     panel.xaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")
     panel.set_xlabel(cost)
