@@ -1,6 +1,6 @@
 """Whole models side by side with timm's, vit-pytorch's and Hugging Face's: the whole grid behind docs/speed.md.
 
-    python benchmarks/models.py                  writes results/bench/models.json, in about an hour
+    python benchmarks/models.py --seconds 0.6    writes results/bench/models.json, in about half an hour
     python docs/write_speed.py                   writes the tables and figures of docs/speed.md from it
 
 Every piece is written as it ends, and the same command goes on where it was interrupted. `tcpvit bench` measures any
