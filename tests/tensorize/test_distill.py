@@ -216,7 +216,7 @@ def test_a_distillation_that_was_stopped_goes_on_when_repeated(splits, tmp_path)
     teacher, report = vit(), Stopping()
     with pytest.raises(SystemExit):
         distill(teacher, converted(teacher), splits, tmp_path, recipe=RECIPE, report=report)
-    assert "everything is saved, repeat the command to go on" in report.said
+    assert "everything is saved, go on with the same command" in report.said
     assert "tcpvit train" not in report.said
     result = distill(teacher, converted(teacher), splits, tmp_path, recipe=RECIPE)
     assert [row["epoch"] for row in result.history] == [1, 2, 3]

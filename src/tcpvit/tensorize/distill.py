@@ -314,8 +314,12 @@ class Keeper(Silent):
         self.report.epoch(row, is_best)
 
     def say(self, text: str) -> None:
+        """Something the user must know."""
+        self.report.say(text)
+
+    def way_on(self, run: object) -> str:
         """`tcpvit train` does not know the teacher, so a run that was stopped goes on where it was begun."""
-        self.report.say(text.replace(f"go on with: tcpvit train --resume {self.run}", "repeat the command to go on"))
+        return "the same command"
 
     def stop(self) -> None:
         """The run ends, however."""

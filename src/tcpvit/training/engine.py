@@ -170,7 +170,7 @@ def _run(run: RunFolder, recipe: Recipe, parts: _Parts, report: Silent, task: Ta
             trainer.fit()
             return _finish(trainer, parts)
         except WriteError as error:
-            sentence = f"{error.strerror}; nothing before is lost: mend this, then `tcpvit train --resume {run}`"
+            sentence = f"{error.strerror}; nothing before is lost: mend this, then {report.way_on(run)}"
             raise WriteError(error.errno, sentence) from error
 
 

@@ -205,7 +205,7 @@ class Trainer:
                 self.save()
                 self.report.say(
                     f"stopped by {self.interruption.name} after step {self.state.step}; everything is saved, go on "
-                    f"with: tcpvit train --resume {self.run}"
+                    f"with {self.report.way_on(self.run)}"
                 )
                 self.interruption.leave()
             yield batch
@@ -228,7 +228,7 @@ class Trainer:
         if options.on_nonfinite == "stop" or state.skipped_in_a_row > PATIENCE_WITH_NANS:
             raise NonFiniteLoss(
                 f"the loss or its gradient is not finite at {where}; the last checkpoint is from before: go on with "
-                f"`tcpvit train --resume {self.run}` and a smaller --set optimizer.lr=..., or with "
+                f"{self.report.way_on(self.run)} and a smaller --set optimizer.lr=..., or with "
                 f"--set optimizer.on_nonfinite=skip"
             )
         self.report.say(f"skipped {where}")

@@ -43,6 +43,10 @@ class Silent:
         """Something the user must know."""
         print(f"tcpvit: {text}", file=sys.stderr, flush=True)
 
+    def way_on(self, run: object) -> str:
+        """What goes on with a run that was stopped, for the end of a sentence."""
+        return f"`tcpvit train --resume {run}`"
+
     def stop(self) -> None:
         """The run ends, however."""
 
