@@ -59,6 +59,12 @@ SMALL: dict[str, tuple[str, ...]] = {
     "fast-heads-2": (*JOINT, *tcp(num_heads=2), *FAST),
     "fast-two-factor": (*JOINT, *tcp(coupling="two_factor"), *FAST),
     "fast-shuffle": (*JOINT, *tcp(coupling="shuffle"), *FAST),
+    "fast-norm": (*JOINT, *tcp(coupling="norm"), *FAST),
+    "fast-norm-shuffle": (*JOINT, *tcp(coupling="norm,shuffle"), *FAST),
+    "fast-mix-start": (*JOINT, *tcp(coupling="mix"), *FAST),
+    "fast-spatial": (*JOINT, *tcp(activation_domain="spatial"), *FAST),
+    "fast-heads-8": (*JOINT, *tcp(num_heads=8), *FAST),
+    "fast-partial": (*JOINT, *tcp(embed_dim=45, num_heads=5, coupling="partial:0.05"), *FAST),
     "fast-wide-72x6": wide(72, 6, 3),
     "fast-mix": (*MIX, *FAST),
     "fast-deep-64x8": wide(64, 8, 5),
@@ -84,14 +90,15 @@ SMALL: dict[str, tuple[str, ...]] = {
 LARGE: dict[str, tuple[str, ...]] = {
     "large-81x3": (*tcp(attention="joint", embed_dim=81, num_heads=3), *FAST),
     "large-deep": (*JOINT, *tcp(depth=12), *FAST),
+    "large-63x3": (*tcp(attention="joint", embed_dim=63, num_heads=3, depth=7), *FAST),
 }
 
 SCREENED = (
     *("joint-mix", "joint-mix-norm", "joint-full-lr", "fast-wide-72x6", "fast-mix", "std-28", "std", "joint"),
     *LARGE,
 )
-RATED = ("std", "std-28", "joint-full-lr", "fast-identity", "large-81x3", "large-deep")  # whose rate is chosen
-VARIED = ("fast-shallow", "fast-deep", "fast-heads-2", "fast-two-factor", "fast-shuffle")  # at joint-full-lr's rate
+RATED = ("std", "std-28", "joint-full-lr", "fast-identity", *LARGE)  # whose rate is chosen
+VARIED = tuple(name for name in SMALL if name.startswith("fast-") and name not in RATED)  # at joint-full-lr's rate
 RATES = (0.006, 0.012)  # beside the recipe's own 0.003, which `screen` has
 # Each model at its own rate, the best of its short runs; `paper` takes that of `joint-full-lr`.
 OWN_RATE = {"std": 0.006, "std-28": 0.006, "joint-full-lr": 0.006, "large-81x3": 0.003, "paper": 0.006}

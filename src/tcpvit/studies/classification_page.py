@@ -42,11 +42,18 @@ LABELS = {
     "fast-heads-2": "J, 2 heads a slice, slices learn C times as fast",
     "fast-two-factor": "J, two-factor maps, slices learn C times as fast",
     "fast-shuffle": "J + shuffle, slices learn C times as fast",
+    "fast-norm": "J + joint norm, slices learn C times as fast",
+    "fast-norm-shuffle": "J + joint norm + shuffle, slices learn C times as fast",
+    "fast-mix-start": "J + mix from the identity, slices learn C times as fast",
+    "fast-spatial": "J, spatial GELU, slices learn C times as fast",
+    "fast-heads-8": "J, 8 heads a slice, slices learn C times as fast",
+    "fast-partial": "width 45, J, 5 % of the features read all slices, slices learn C times as fast",
     "fast-mix": "J + mix, slices learn C times as fast (F)",
     "fast-wide-72x6": "width 72, tube 6, 3 blocks, mix, joint norm, F",
     "fast-deep-64x8": "width 64, tube 8, 5 blocks, mix, joint norm, F",
     "large-81x3": "width 81, tube 3, J, F",
     "large-deep": "J, 12 blocks, F",
+    "large-63x3": "width 63, 7 blocks, J, F",
 }
 SHORT = {"std": "Std-ViT", "std-28": "Std-ViT, width 28", "joint-full-lr": "tcp_vit_cifar_plus"}  # beside points
 SHORT |= {"large-81x3": "tcp_vit_cifar_wide"}
@@ -84,6 +91,11 @@ FACTORS = (
     ("width 42 with 5 blocks instead of 48 with 4", "joint-full-lr", "fast-deep"),
     ("two-factor maps, where slices learn C times as fast", "joint-full-lr", "fast-two-factor"),
     ("shuffling of slices, where they learn C times as fast", "joint-full-lr", "fast-shuffle"),
+    ("a norm over all slices, where they learn C times as fast", "joint-full-lr", "fast-norm"),
+    ("a norm over all slices, and shuffling", "joint-full-lr", "fast-norm-shuffle"),
+    ("mixing that starts at the identity", "joint-full-lr", "fast-mix-start"),
+    ("GELU in the spatial domain, where slices learn C times as fast", "joint-full-lr", "fast-spatial"),
+    ("8 heads a slice, where slices learn C times as fast", "joint-full-lr", "fast-heads-8"),
     ("width 72 with tube 6 instead of 48 with 3", "fast-mix", "fast-wide-72x6"),
     ("width 64 with tube 8 and 5 blocks", "fast-mix", "fast-deep-64x8"),
 )
