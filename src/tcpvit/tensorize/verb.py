@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import difflib
 import json as json_module
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,13 +20,12 @@ from tcpvit.tensorize.config import TensorizeConfig
 from tcpvit.tensorize.convert import tensorize_
 from tcpvit.tensorize.distill import check_labels, check_same
 from tcpvit.tensorize.distill import distill as distil
-from tcpvit.tensorize.flops import guess_example
+from tcpvit.tensorize.libraries import nearest_name, preparation
 from tcpvit.tensorize.origin import build
 from tcpvit.tensorize.report import Report
 from tcpvit.training import Recipe, Trained, evaluate, load_trained
 from tcpvit.training.build import build_batches, find_device, load_splits
 from tcpvit.training.checkpoint import write_atomically
-from tcpvit.training.evaluation import unwrapped
 from tcpvit.training.export import PREPROCESSING
 from tcpvit.training.progress import percent, reporter
 from tcpvit.training.run import RunFolder
@@ -161,73 +159,9 @@ def _find(name: str, options: dict[str, Any]) -> Trained:
     try:
         model = build(name, **options)
     except ValueError as error:
-        raise ValueError(f"{error}{_nearest(name)}") from error
+        raise ValueError(f"{error}{nearest_name(name)}") from error
     model.eval()
-    return Trained(name, model, preprocessing=_preparation(name, model))
-
-
-def _nearest(name: str) -> str:
-    """The end of an error about a name that its library does not know: the nearest that it does."""
-    library, _, rest = name.partition("/")
-    known = _names_of(library)
-    base = rest.partition(".")[0]  # timm names weights after a dot
-    close = difflib.get_close_matches(rest, known, n=1) if base not in known else []
-    return f"; did you mean {library}/{close[0]}?" if close else ""
-
-
-def _names_of(library: str) -> list[str]:
-    if library == "timm":
-        import timm
-
-        return list(timm.list_models())
-    if library == "torchvision":
-        import torchvision
-
-        return list(torchvision.models.list_models())
-    return []
-
-
-@torch.no_grad()
-def _preparation(name: str, model: Any) -> dict[str, Any] | None:
-    """How the model's library prepares its pictures, as `export` writes it; None if it does not say."""
-    found, example = _statistics(name, model), guess_example(model)
-    if found is None or example is None:
-        return None
-    images = example["pixel_values"] if isinstance(example, dict) else example
-    try:
-        _, number = unwrapped(model(images)).shape
-    except Exception:  # what was guessed may be wrong
-        return None
-    named = getattr(getattr(model, "config", None), "id2label", {})
-    return {
-        "source": name,
-        "task": "classification",
-        "classes": [str(named.get(k, k)) for k in range(number)],
-        "image_shape": list(images.shape[1:]),
-        "mean": list(found[0]),
-        "std": list(found[1]),
-    }
-
-
-def _statistics(name: str, model: Any) -> tuple[Sequence[float], Sequence[float]] | None:
-    """Mean and standard deviation by which pictures are normalised."""
-    library, _, rest = name.partition("/")
-    if library == "timm":
-        return model.pretrained_cfg["mean"], model.pretrained_cfg["std"]
-    if library == "torchvision":
-        import torchvision
-
-        transforms: Any = torchvision.models.get_model_weights(rest).DEFAULT.transforms()
-        return transforms.mean, transforms.std
-    if library == "transformers":
-        from transformers import AutoImageProcessor
-
-        try:
-            processor: Any = AutoImageProcessor.from_pretrained(rest)
-        except (OSError, ValueError, ImportError):
-            return None
-        return processor.image_mean, processor.image_std
-    return None
+    return Trained(name, model, preprocessing=preparation(name, model))
 
 
 def _fitting(trained: Trained, splits: Splits) -> Splits:
