@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +16,7 @@ from tcpvit.analysis import predict_parameters
 from tcpvit.models import model_config
 from tcpvit.studies.classification import STUDY, measured, planned
 from tcpvit.studies.classification_page import LABELS, at_own_rate
-from tcpvit.studies.study import Finished, Places, Planned, Study, choose, work
+from tcpvit.studies.study import Finished, Places, Planned, Study, choose, record, work
 from tcpvit.training import Recipe
 from tcpvit.training.progress import Silent
 
@@ -51,13 +53,28 @@ def small(tmp_path_factory) -> tuple[Study, Places]:
 
 def test_a_run_leaves_one_record_that_says_how_it_was_made(small):
     _, places = small
-    record = json.loads((places.results / "gap-std-0.json").read_text())
+    found = json.loads((places.results / "gap-std-0.json").read_text())
     asked = "model parameters dataset train_images epochs seed recipe top1_best top1_last train_loss test_loss seconds"
-    assert set(asked.split()) | {"command", "commit", "cpu_seconds"} <= set(record)
-    assert (record["train_images"], record["test_images"], record["epochs"]) == (40, 20, 1)
+    assert set(asked.split()) | {"command", "commit", "cpu_seconds"} <= set(found)
+    assert (found["train_images"], found["test_images"], found["epochs"]) == (40, 20, 1)
     finished = Finished.read(places.runs / "gap-std-0")
-    assert record["top1_last"] == finished.history[-1]["val_top1"]
-    assert record["parameters"] == finished.result["parameters"]
+    assert found["top1_last"] == finished.history[-1]["val_top1"]
+    assert found["parameters"] == finished.result["parameters"]
+
+
+def test_a_resumed_run_names_the_command_that_began_it(small, tmp_path):
+    study, places = small
+    folder = tmp_path / "gap-std-0"
+    shutil.copytree(places.runs / "gap-std-0", folder)
+    sessions = json.loads((folder / "environment.json").read_text())
+    later = {**sessions[0], "from_step": 1, "command": ["tcpvit", "train", "--resume", "gap-std-0"], "commit": "later"}
+    (folder / "environment.json").write_text(json.dumps([*sessions, later]))
+    found = record(study, study.planned()[0], folder, tmp_path / "gap-std-0.json")
+    assert (found["command"], found["commit"]) == (
+        shlex.join(["tcpvit", *sessions[0]["command"][1:]]),
+        sessions[0]["commit"],
+    )
+    assert found["resumed"] == [{"from_step": 1, "commit": "later"}]
 
 
 def test_what_is_done_is_not_trained_again(small):
@@ -89,9 +106,9 @@ def test_the_page_holds_what_the_records_hold(small):
     study, places = small
     page, *figures = study.write(places)
     text = page.read_text()
-    for record in places.records():
-        assert f"{100 * record['top1_last']:.1f} %" in text
-        assert f"{record['parameters']:,}" in text
+    for found in places.records():
+        assert f"{100 * found['top1_last']:.1f} %" in text
+        assert f"{found['parameters']:,}" in text
     assert "not run here" in text
     assert [file.suffix for file in figures] == [".svg", ".png"]
 

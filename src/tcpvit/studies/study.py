@@ -60,7 +60,7 @@ class Finished:
     folder: Path
     result: dict[str, Any]
     history: list[dict[str, float]]  # a row for each epoch
-    environment: dict[str, Any]  # of the last session
+    sessions: list[dict[str, Any]]  # where, by which command and from which commit each of them ran
     images: dict[str, int]  # how many pictures each part has
 
     @classmethod
@@ -70,9 +70,7 @@ class Finished:
         history = [{name: float(text) for name, text in row.items() if text} for row in rows]
         parts = _read_json(folder / "data.json")
         images = {part: len(about["indices"]) for part, about in parts.items()}
-        return cls(
-            folder, _read_json(folder / "result.json"), history, _read_json(folder / "environment.json")[-1], images
-        )
+        return cls(folder, _read_json(folder / "result.json"), history, _read_json(folder / "environment.json"), images)
 
 
 def train_by_recipe(run: Planned, recipe: Recipe, folder: Path, report: Silent) -> None:
@@ -186,7 +184,7 @@ def record(study: Study, run: Planned, folder: Path, file: Path) -> Record:
 
 
 def _common(run: Planned, finished: Finished) -> Record:
-    result, environment = finished.result, finished.environment
+    result, (first, *later) = finished.result, finished.sessions
     recipe = result["recipe"]
     return {
         "key": run.key,
@@ -206,10 +204,11 @@ def _common(run: Planned, finished: Finished) -> Record:
         "precision": recipe["precision"],
         "seconds": result["seconds"],
         "cpu_seconds": result.get("cpu_seconds"),
-        "threads": environment["threads"],
-        "torch": environment["torch"],
-        "command": shlex.join(["tcpvit", *environment["command"][1:]]),
-        "commit": environment["commit"],
+        "threads": first["threads"],
+        "torch": first["torch"],
+        "command": shlex.join(["tcpvit", *first["command"][1:]]),
+        "commit": first["commit"],
+        "resumed": [{"from_step": session["from_step"], "commit": session["commit"]} for session in later],
     }
 
 
