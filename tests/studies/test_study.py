@@ -15,7 +15,7 @@ import pytest
 from tcpvit.analysis import predict_parameters
 from tcpvit.models import model_config
 from tcpvit.studies.classification import STUDY, measured, planned
-from tcpvit.studies.classification_page import LABELS, at_own_rate
+from tcpvit.studies.classification_tables import LABELS, at_own_rate
 from tcpvit.studies.study import Finished, Places, Planned, Study, choose, record, work
 from tcpvit.training import Recipe
 from tcpvit.training.progress import Silent

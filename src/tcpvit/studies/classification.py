@@ -3,7 +3,8 @@
 Its parts, in the order of worth:
 
 - `screen`: 4 epochs of 45,000 training pictures, measured on the other 5,000: chooses what is worth longer runs;
-- `rate`: the learning rate of the models that matter most, chosen the same way;
+- `rate`: the learning rate of the models that matter most, chosen the same way, and one change at a time round the
+  best small one, at its rate;
 - `gap`: full CIFAR-10, 12 epochs, one factor at a time;
 - `own`: the models that matter most, each at its own learning rate;
 - `final`: the same for 30 epochs and three seeds;
@@ -64,6 +65,11 @@ SMALL: dict[str, tuple[str, ...]] = {
     "fast-mix-start": (*JOINT, *tcp(coupling="mix"), *FAST),
     "fast-spatial": (*JOINT, *tcp(activation_domain="spatial"), *FAST),
     "fast-heads-8": (*JOINT, *tcp(num_heads=8), *FAST),
+    "fast-slice": (*tcp(patch_embed="t_linear"), *FAST),
+    "fast-none": (*tcp(attention="joint"), *FAST),
+    "fast-haar": (*JOINT, *tcp(transform="haar"), *FAST),
+    "fast-learned": (*JOINT, *tcp(transform="learned"), *FAST),
+    "fast-data": (*JOINT, *tcp(transform="data_driven"), *FAST),
     "fast-partial": (*JOINT, *tcp(embed_dim=45, num_heads=5, coupling="partial:0.05"), *FAST),
     "fast-wide-72x6": wide(72, 6, 3),
     "fast-mix": (*MIX, *FAST),
@@ -98,7 +104,8 @@ SCREENED = (
     *LARGE,
 )
 RATED = ("std", "std-28", "joint-full-lr", "fast-identity", *LARGE)  # whose rate is chosen
-VARIED = tuple(name for name in SMALL if name.startswith("fast-") and name not in RATED)  # at joint-full-lr's rate
+# One change each to joint-full-lr, at its rate.
+VARIED = (*(name for name in SMALL if name.startswith("fast-") and name not in RATED), "joint", "joint-sqrt-lr")
 RATES = (0.006, 0.012)  # beside the recipe's own 0.003, which `screen` has
 # Each model at its own rate, the best of its short runs; `paper` takes that of `joint-full-lr`.
 OWN_RATE = {"std": 0.006, "std-28": 0.006, "joint-full-lr": 0.006, "large-81x3": 0.003, "paper": 0.006}

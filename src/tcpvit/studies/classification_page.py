@@ -1,4 +1,4 @@
-"""The page of the classification study: tables, a figure and plain words, all from the records."""
+"""The page of the classification study: tables, figures and plain words, all from the records."""
 
 from __future__ import annotations
 
@@ -6,55 +6,39 @@ import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import fmean
+from typing import TYPE_CHECKING
 
+from tcpvit.figures.curves import Curve, draw_curves
 from tcpvit.figures.frontier import Point, draw_frontier
 from tcpvit.figures.style import save_figure
-from tcpvit.studies.intervals import signed, spread
+from tcpvit.studies.classification_tables import (
+    CENTRE,
+    LABELS,
+    QUOTED,
+    SHORT_SHOWS,
+    SHOWS,
+    Effect,
+    at_own_rate,
+    changes,
+    effect_table,
+    factors,
+    gap_table,
+    group,
+    paper_table,
+    percent,
+    screen_table,
+    seeds_table,
+    sizes,
+    target_table,
+    title,
+)
+from tcpvit.studies.intervals import signed
 from tcpvit.studies.study import Places, Record, write_block
-from tcpvit.tables import Ratio, Table, Written, render
-from tcpvit.training.progress import duration
+from tcpvit.tables import Ratio, Table, render
 
-LABELS = {
-    "std": "Std-ViT, width 48",
-    "std-28": "Std-ViT, width 28: the dense ViT of TCP-ViT's size",
-    "paper": "TCP-ViT as in the paper",
-    "spatial": "the paper's, GELU in the spatial domain",
-    "joint-none": "the paper's, joint attention",
-    "t-linear": "the paper's, t_linear patch embedding",
-    "joint": "joint attention and t_linear embedding (J)",
-    "joint-spatial": "J, spatial GELU",
-    "joint-shuffle": "J + shuffle",
-    "joint-mix": "J + mix (rotations)",
-    "joint-mix-norm": "J + mix + joint norm",
-    "two-factor": "J, two-factor maps",
-    "joint-sqrt-lr": "J, slices learn √C as fast",
-    "joint-full-lr": "J, slices learn C times as fast",
-    "mix-identity": "J + mix, no transform",
-    "mix-haar": "J + mix, Haar",
-    "mix-learned": "J + mix, learned transform",
-    "mix-data": "J + mix, data-driven transform",
-    "joint-heads-2": "J, 2 heads a slice",
-    "joint-heads-8": "J, 8 heads a slice",
-    "paper-full-lr": "the paper's, slices learn C times as fast",
-    "fast-identity": "J, no transform, slices learn C times as fast",
-    "fast-shallow": "width 54, 3 blocks, J, slices learn C times as fast",
-    "fast-deep": "width 42, 5 blocks, J, slices learn C times as fast",
-    "fast-heads-2": "J, 2 heads a slice, slices learn C times as fast",
-    "fast-two-factor": "J, two-factor maps, slices learn C times as fast",
-    "fast-shuffle": "J + shuffle, slices learn C times as fast",
-    "fast-norm": "J + joint norm, slices learn C times as fast",
-    "fast-norm-shuffle": "J + joint norm + shuffle, slices learn C times as fast",
-    "fast-mix-start": "J + mix from the identity, slices learn C times as fast",
-    "fast-spatial": "J, spatial GELU, slices learn C times as fast",
-    "fast-heads-8": "J, 8 heads a slice, slices learn C times as fast",
-    "fast-partial": "width 45, J, 5 % of the features read all slices, slices learn C times as fast",
-    "fast-mix": "J + mix, slices learn C times as fast (F)",
-    "fast-wide-72x6": "width 72, tube 6, 3 blocks, mix, joint norm, F",
-    "fast-deep-64x8": "width 64, tube 8, 5 blocks, mix, joint norm, F",
-    "large-81x3": "width 81, tube 3, J, F",
-    "large-deep": "J, 12 blocks, F",
-    "large-63x3": "width 63, 7 blocks, J, F",
-}
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 SHORT = {"std": "Std-ViT", "std-28": "Std-ViT, width 28", "joint-full-lr": "tcp_vit_cifar_plus"}  # beside points
 SHORT |= {"large-81x3": "tcp_vit_cifar_wide"}
 PRESETS = {  # in the README, where people look for what to use
@@ -65,42 +49,7 @@ PRESETS = {  # in the README, where people look for what to use
     "large-81x3": "`tcp_vit_cifar_wide`: the same, 81 wide instead of 48",
     "large-deep": "`tcp_vit_cifar_plus` with 12 blocks",
 }
-# One factor at a time: what is changed, from which run to which.
-FACTORS = (
-    ("slices attend jointly", "paper", "joint-none"),
-    ("a c-product patch embedding", "paper", "t-linear"),
-    ("joint attention and a c-product patch embedding", "paper", "joint"),
-    ("GELU in the spatial domain, alone", "paper", "spatial"),
-    ("GELU in the spatial domain, beside joint attention", "joint", "joint-spatial"),
-    ("learned mixing of slices", "joint", "joint-mix"),
-    ("shuffling of slices", "joint", "joint-shuffle"),
-    ("a norm over all slices, beside mixing", "joint-mix", "joint-mix-norm"),
-    ("two factors with a shuffle between", "joint", "two-factor"),
-    ("slice weights learn √C as fast", "joint", "joint-sqrt-lr"),
-    ("slice weights learn C times as fast", "joint", "joint-full-lr"),
-    ("no transform instead of the DCT", "joint-mix", "mix-identity"),
-    ("Haar instead of the DCT", "joint-mix", "mix-haar"),
-    ("a learned transform instead of the DCT", "joint-mix", "mix-learned"),
-    ("the data's own transform instead of the DCT", "joint-mix", "mix-data"),
-    ("2 heads a slice instead of 4", "joint", "joint-heads-2"),
-    ("8 heads a slice instead of 4", "joint", "joint-heads-8"),
-    ("slice weights learn C times as fast, in the paper's model", "paper", "paper-full-lr"),
-    ("learned mixing, where slices learn C times as fast", "joint-full-lr", "fast-mix"),
-    ("no transform instead of the DCT, where slices learn C times as fast", "joint-full-lr", "fast-identity"),
-    ("width 54 with 3 blocks instead of 48 with 4", "joint-full-lr", "fast-shallow"),
-    ("width 42 with 5 blocks instead of 48 with 4", "joint-full-lr", "fast-deep"),
-    ("two-factor maps, where slices learn C times as fast", "joint-full-lr", "fast-two-factor"),
-    ("shuffling of slices, where they learn C times as fast", "joint-full-lr", "fast-shuffle"),
-    ("a norm over all slices, where they learn C times as fast", "joint-full-lr", "fast-norm"),
-    ("a norm over all slices, and shuffling", "joint-full-lr", "fast-norm-shuffle"),
-    ("mixing that starts at the identity", "joint-full-lr", "fast-mix-start"),
-    ("GELU in the spatial domain, where slices learn C times as fast", "joint-full-lr", "fast-spatial"),
-    ("8 heads a slice, where slices learn C times as fast", "joint-full-lr", "fast-heads-8"),
-    ("width 72 with tube 6 instead of 48 with 3", "fast-mix", "fast-wide-72x6"),
-    ("width 64 with tube 8 and 5 blocks", "fast-mix", "fast-deep-64x8"),
-)
-SHOWS = 1.0  # points: a smaller difference of two single runs is not told from that of two seeds
-QUOTED = {"cifar10": (61.8, 63.6), "svhn": (49.8, 63.8), "stl10": (52.5, 55.9), "full": (78.7, 73.4)}
+STEM = "classification_"  # of the figures
 TIMES = Path("bench/classification.json")  # beside the records: measured in one interleaved run
 
 
@@ -110,19 +59,21 @@ def write(places: Places) -> list[Path]:
     times = _times(places.results.parent / TIMES)
     page = places.pages / "classification.md"
     page.parent.mkdir(parents=True, exist_ok=True)
-    figures = _draw(records, times, page.parent)
-    page.write_text("\n".join(_lines(records, times, bool(figures))) + "\n", encoding="utf-8")
+    drawn = {"frontier": _frontier(records, times), "curves": _curves(records)}
+    figures = {name: figure for name, figure in drawn.items() if figure is not None}
+    files = [file for name, figure in figures.items() for file in save_figure(figure, page.with_name(f"{STEM}{name}"))]
+    page.write_text("\n".join(_lines(records, times, figures)) + "\n", encoding="utf-8")
     readme = places.pages.parent.parent / "README.md"
-    return [page, *figures, *write_block(readme, "classification", _summary(at_own_rate(records)))]
+    return [page, *files, *write_block(readme, "classification", _summary(at_own_rate(records)))]
 
 
 def _summary(records: list[Record]) -> str:
     """For the README: the dense models, the paper's, and the best of ours at both sizes."""
     by_name = {record["name"]: record for record in records}
     chosen = [by_name[name] for name in ("std", "std-28", "paper") if name in by_name]
-    chosen += [max(found, key=lambda r: r["top1_last"]) for found in _sizes(records) if found]
+    chosen += [max(found, key=lambda r: r["top1_last"]) for found in sizes(records) if found]
     columns = ["model", "parameters", "of Std-ViT", "top-1"]
-    table = Table("summary", _title(records), columns)
+    table = Table("summary", title(records), columns)
     for record in chosen:
         ratio = Ratio.of(record["parameters"], by_name["std"]["parameters"]) if "std" in by_name else None
         label = PRESETS.get(record["name"]) or LABELS[record["name"]]
@@ -130,16 +81,7 @@ def _summary(records: list[Record]) -> str:
     return render([table], "markdown")
 
 
-def _sizes(records: list[Record]) -> tuple[list[Record], list[Record]]:
-    """The TCP models of at most 44.5K parameters, and those of Std-ViT's."""
-    tcp = [record for record in records if record["model"].startswith("tcp")]
-    return (
-        [record for record in tcp if record["parameters"] <= 44_500],
-        [record for record in tcp if 116_000 <= record["parameters"] <= 123_000],
-    )
-
-
-def _lines(records: list[Record], times: dict[str, float], drawn: bool) -> Iterable[str]:
+def _lines(records: list[Record], times: dict[str, float], drawn: Iterable[str]) -> Iterable[str]:
     yield "# Classification: what closes the gap"
     yield ""
     yield (
@@ -148,38 +90,54 @@ def _lines(records: list[Record], times: dict[str, float], drawn: bool) -> Itera
         "by; the best epoch, chosen on the test pictures themselves as the paper does, stands beside it."
     )
     yield ""
-    gap = group(records, "gap")
-    own = at_own_rate(records)
+    gap, own, final = group(records, "gap"), at_own_rate(records), group(records, "final")
+    short = group(records, "screen") + group(records, "rate")
     yield from _section(
-        "Each model at its own learning rate",
-        [gap_table(own, times)] if own else [],
-        "The rate is the best of the short runs below, which never saw a test picture; a TCP-ViT without short runs "
-        "at two rates has that of J, slices learn C times as fast. The schedule is one for all.",
+        "Finalists: 30 epochs",
+        [seeds_table(final, "final"), target_table(final)],
+        "Each model at its own learning rate: the best of the short runs below, which never saw a test picture. The "
+        "schedule is one for all; three seeds are planned, the table says how many were run.",
     )
-    yield from _verdict(own)
     yield from _section(
-        "Every model at one learning rate",
-        [gap_table(gap, times)] if gap else [],
+        "12 epochs, each model at its own learning rate",
+        [gap_table(own, times), target_table(own)],
+        "A TCP-ViT without short runs at two rates has that of J, slices learn C times as fast.",
+    )
+    yield from _section(
+        "12 epochs, every model at one learning rate",
+        [gap_table(gap, times)],
         "All at lr 0.003. The short runs below say that the dense models learn better at a higher one: compare the TCP "
         "models with one another here.",
     )
-    if drawn:
+    if "frontier" in drawn:
         yield "## The frontier"
         yield ""
         yield "![Accuracy against parameters and time of each model](classification_frontier.png)"
         yield ""
-    factors = factor_table(gap)
-    yield from _section("One factor at a time", [factors] if factors.rows else [])
-    yield from _words(gap)
-    short = group(records, "screen") + group(records, "rate")
+    found = factors(gap)
+    yield from _section(
+        "From the paper's model to ours, one factor at a time",
+        [effect_table("factors", "12 epochs, test pictures, lr 0.003", found, SHOWS)],
+    )
+    yield from _words(found, SHOWS)
+    found = changes(short)
+    yield from _section(
+        "One change at a time to the best small model",
+        [effect_table("changes", "4 epochs, held-out pictures, at that model's rate", found, SHORT_SHOWS)],
+        f"The model is `tcp_vit_cifar_plus` ({LABELS[CENTRE]}).",
+    )
+    yield from _words(found, SHORT_SHOWS)
     yield from _section("Short runs that chose", [screen_table(short)])
-    yield from _section("Finalists: 30 epochs, three seeds", [seeds_table(group(records, "final"), "final")])
     yield from _section(
         "The paper's protocol",
         [paper_table(records)],
         "10,000 training and 2,000 test pictures, 150 epochs, AdamW at lr 0.01 without warm-up, in bfloat16. `tuned` "
         "is the recipe tuned-classification on the same pictures.",
     )
+    yield from _conclusions(records)
+    if "curves" in drawn:
+        yield "![Losses and accuracy of Std-ViT and TCP-ViT over the paper's 150 epochs](classification_curves.png)"
+        yield ""
     yield from _section(
         "A proxy for SVHN",
         [seeds_table(group(records, "proxy"), "proxy")],
@@ -200,193 +158,50 @@ def _section(title: str, tables: Sequence[Table], words: str = "") -> Iterable[s
     yield ""
 
 
-# ---------------------------------------------------------------------------------------------------- tables
-
-
-def group(records: Iterable[Record], name: str) -> list[Record]:
-    """The records of one part of the study."""
-    return [record for record in records if record["group"] == name]
-
-
-def at_own_rate(records: list[Record]) -> list[Record]:
-    """The run of each model at the rate that its short runs chose, and of `own` those that had none to choose from."""
-    short: dict[str, list[Record]] = {}
-    for record in group(records, "screen") + group(records, "rate"):
-        short.setdefault(_model(record), []).append(record)
-    chosen = {name: max(runs, key=lambda run: run["top1_last"])["lr"] for name, runs in short.items() if len(runs) > 1}
-    own, gap = group(records, "own"), group(records, "gap")
-    return [r for r in own if r["lr"] == chosen.get(r["name"], r["lr"])] + [
-        r for r in gap if r["lr"] == chosen.get(r["name"])
-    ]
-
-
-def _model(record: Record) -> str:
-    """The model of a run that is named after its rate too."""
-    name: str = record["name"]
-    return name.removesuffix(f"-{record['lr']}")
-
-
-def gap_table(records: list[Record], times: dict[str, float]) -> Table:
-    """Every model of the study, best first, beside the two dense ones."""
-    columns = ["model", "parameters", "lr", "top-1, last", "best", "to Std-ViT", "to dense 28", "ms", "CPU time"]
-    table = Table("gap", _title(records), columns)
-    top = {record["name"]: record["top1_last"] for record in records}
-    for record in sorted(records, key=lambda record: -record["top1_last"]):
-        name, last = record["name"], record["top1_last"]
-        table.add(
-            LABELS.get(name, name),
-            record["parameters"],
-            Written(f"{record['lr']:g}"),
-            percent([last]),
-            percent([record["top1_best"]]),
-            points(last, top.get("std")),
-            points(last, top.get("std-28")),
-            Written(f"{times[name]:.3f}") if name in times else None,
-            Written(duration(record["cpu_seconds"])) if record["cpu_seconds"] else None,
-            strong=name in ("std", "std-28"),
-        )
-    if times:
-        table.notes.append("ms: a picture's forward at batch 64, one thread, all models in one interleaved run")
-    return table
-
-
-def factor_table(records: list[Record]) -> Table:
-    """What each change makes, where both runs are there."""
-    table = Table("factors", "Change of top-1 in points, one seed each", ["change", "from", "to", "points"])
-    top = {record["name"]: record["top1_last"] for record in records}
-    for what, before, after in FACTORS:
-        if before in top and after in top:
-            table.add(what, percent([top[before]]), percent([top[after]]), points(top[after], top[before]))
-    table.notes.append(f"two seeds of one model differ by several tenths; less than {SHOWS:g} point is not an effect")
-    return table
-
-
-def screen_table(records: list[Record]) -> Table:
-    """The short runs on held-out training pictures."""
-    columns = ["model", "parameters", "learning rate", "top-1 on held-out pictures"]
-    table = Table("screen", "4 epochs of 45,000 training pictures, measured on the other 5,000, seed 0", columns)
-    for record in sorted(records, key=lambda record: -record["top1_last"]):
-        label = LABELS.get(_model(record), record["name"])
-        table.add(label, record["parameters"], Written(f"{record['lr']:g}"), percent([record["top1_last"]]))
-    return table
-
-
-def seeds_table(records: list[Record], name: str) -> Table:
-    """Means and deviations over the seeds."""
-    columns = ["model", "parameters", "seeds", "top-1, last", "best", "train loss", "test loss"]
-    table = Table(name, _title(records), columns)
-    for label in dict.fromkeys(record["name"] for record in records):
-        runs = [record for record in records if record["name"] == label]
-        table.add(
-            LABELS.get(label, label),
-            runs[0]["parameters"],
-            len(runs),
-            percent([run["top1_last"] for run in runs]),
-            percent([run["top1_best"] for run in runs]),
-            round(fmean(run["train_loss"] for run in runs), 3),
-            round(fmean(run["test_loss"] for run in runs), 3),
-        )
-    return table
-
-
-def paper_table(records: list[Record]) -> Table:
-    """tab:cls_sub and tab:cls_full: ours beside the paper's; what was not run says so."""
-    columns = ["set and recipe", "model", "seeds", "top-1, best", "last", "train loss", "test loss", "the paper's"]
-    table = Table("paper", "Std-ViT (119,194 parameters) and TCP-ViT (43,114)", columns)
-    parts = {"paper": "cifar10", "tuned": None, "svhn": "svhn", "stl10": "stl10", "full": "full"}
-    titles = {
-        "paper": "CIFAR-10, paper recipe",
-        "tuned": "CIFAR-10, tuned recipe",
-        "svhn": "SVHN, paper recipe",
-        "stl10": "STL-10, paper recipe",
-        "full": "full CIFAR-10, 200 epochs",
-    }
-    for part, quoted in parts.items():
-        for i, model in enumerate(("std", "tcp")):
-            runs = [record for record in group(records, part) if record["name"] == model]
-            said = Written(f"{QUOTED[quoted][i]} %") if quoted else None
-            if not runs:
-                table.add(titles[part], model, "not run here", None, None, None, None, said)
-                continue
-            table.add(
-                titles[part],
-                model,
-                str(len(runs)),
-                percent([run["top1_best"] for run in runs]),
-                percent([run["top1_last"] for run in runs]),
-                round(fmean(run["train_loss"] for run in runs), 3),
-                round(fmean(run["test_loss"] for run in runs), 3),
-                said,
-            )
-    return table
-
-
 # ---------------------------------------------------------------------------------------------------- words
 
 
-def _verdict(records: list[Record]) -> Iterable[str]:
-    """The targets of the study, with what was reached."""
-    by_name = {record["name"]: record for record in records}
-    if not {"std", "std-28"} <= set(by_name):
-        return
-    std, dense = by_name["std"], by_name["std-28"]
-    small, large = _sizes(records)
-    table = Table("targets", "What was to be reached, and what was", ["target", "best model", "reached", "met"])
-    for found, what, to, needed in (
-        (small, "at most 44.5K parameters: 3 points ahead of the dense ViT of that size", dense, 3.0),
-        (small, "the same within 2 points of Std-ViT", std, -2.0),
-        (large, "with Std-ViT's parameters: 2 points ahead of it", std, 2.0),
-    ):
-        if found:
-            best = max(found, key=lambda r: r["top1_last"])
-            ahead = 100 * (best["top1_last"] - to["top1_last"])
-            label = LABELS.get(best["name"], best["name"])
-            table.add(what, label, Written(signed(ahead)), "yes" if ahead >= needed else "no")
-    yield render([table], "markdown")
-    yield ""
-
-
-def _words(records: list[Record]) -> Iterable[str]:
-    """Which factors matter, said plainly."""
-    top = {record["name"]: record["top1_last"] for record in records}
-    known = [(what, 100 * (top[b] - top[a])) for what, a, b in FACTORS if a in top and b in top]
-    for title, chosen in (
-        ("What helps", [f"{what} ({signed(gain)})" for what, gain in known if gain >= SHOWS]),
-        ("What hurts", [f"{what} ({signed(gain)})" for what, gain in known if gain <= -SHOWS]),
-        ("What makes no difference that one seed can show", [what for what, gain in known if abs(gain) < SHOWS]),
+def _words(effects: list[Effect], shows: float) -> Iterable[str]:
+    """Which changes matter, said plainly."""
+    gains = [(what, 100 * (after - before)) for what, before, after in effects]
+    for said, chosen in (
+        ("What helps", [f"{what} ({signed(gain)})" for what, gain in gains if gain >= shows]),
+        ("What hurts", [f"{what} ({signed(gain)})" for what, gain in gains if gain <= -shows]),
+        ("What makes no difference that one run can show", [what for what, gain in gains if abs(gain) < shows]),
     ):
         if chosen:
-            yield f"**{title}:** {'; '.join(chosen)}."
+            yield f"**{said}:** {'; '.join(chosen)}."
             yield ""
 
 
-def percent(values: Sequence[float]) -> Written:
-    """The mean of fractions in percent, with the deviation if there are several.
-
-    >>> percent([0.5]), percent([0.5, 0.6])
-    ('50.0 %', '55.0 ± 7.1 %')
-    """
-    return Written(f"{spread([100 * value for value in values])} %")
-
-
-def points(value: float, base: float | None) -> Written | None:
-    """The difference in points.
-
-    >>> points(0.64, 0.66)
-    '−2.0'
-    """
-    return None if base is None else Written(signed(100 * (value - base)))
-
-
-def _title(records: Sequence[Record]) -> str:
-    if not records:
-        return ""
-    one = records[0]
-    seeds = sorted({record["seed"] for record in records})
-    return (
-        f"{one['dataset']}, {one['train_images']:,} training and {one['test_images']:,} test pictures, "
-        f"{one['epochs']} epochs, recipe {one['recipe']}, seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+def _conclusions(records: list[Record]) -> Iterable[str]:
+    """Which of the paper's conclusions our runs of its protocol share."""
+    runs = {name: [run for run in group(records, "paper") if run["name"] == name] for name in ("std", "tcp")}
+    if not all(runs.values()):
+        return
+    best, last, train, test = (
+        {name: fmean(run[key] for run in found) for name, found in runs.items()}
+        for key in ("top1_best", "top1_last", "train_loss", "test_loss")
     )
+    quoted = {name: said / 100 for name, said in zip(runs, QUOTED["cifar10"], strict=True)}
+    overfits = "Std-ViT overfits, as the paper says" if test["std"] > 2 * train["std"] else "Std-ViT does not overfit"
+    yield (
+        f"**Which conclusions survive:** TCP-ViT is {_ahead(best['tcp'], best['std'])} Std-ViT at the best epoch, "
+        f"{_ahead(last['tcp'], last['std'])} it at the last; in the paper it is {_ahead(quoted['tcp'], quoted['std'])} "
+        f"it. {overfits}: it ends with a train loss of {train['std']:.2f} and a test loss of {test['std']:.2f}, TCP-ViT "
+        f"with {train['tcp']:.2f} and {test['tcp']:.2f}. Our Std-ViT is {_ahead(best['std'], quoted['std'])} the "
+        f"paper's, our TCP-ViT {_ahead(best['tcp'], quoted['tcp'])} the paper's."
+    )
+    yield ""
+
+
+def _ahead(mine: float, theirs: float) -> str:
+    """Two accuracies in words.
+
+    >>> _ahead(0.61, 0.58), _ahead(0.58, 0.61)
+    ('3.0 points ahead of', '3.0 points behind')
+    """
+    return f"{abs(100 * (mine - theirs)):.1f} points {'ahead of' if mine >= theirs else 'behind'}"
 
 
 # ---------------------------------------------------------------------------------------------------- figure
@@ -399,12 +214,10 @@ def _times(path: Path) -> dict[str, float]:
     return {row["name"]: row["forward_ms"] for row in json.loads(path.read_text(encoding="utf-8"))["rows"]}
 
 
-def _draw(records: list[Record], times: dict[str, float], folder: Path) -> list[Path]:
+def _frontier(records: list[Record], times: dict[str, float]) -> Figure | None:
     own = at_own_rate(records)
     names = {record["name"] for record in own}  # at its own rate a model counts as it can be
     gap = own + [record for record in group(records, "gap") if record["name"] not in names]
-    if not gap:
-        return []
     chosen = []
     for record in gap:
         costs = {"parameters": float(record["parameters"])}
@@ -413,4 +226,27 @@ def _draw(records: list[Record], times: dict[str, float], folder: Path) -> list[
         name: str = SHORT.get(record["name"]) or record["name"]
         chosen.append(Point(name, record["model"][:3], costs, 100 * record["top1_last"]))
     panels = ["parameters", "ms a picture, forward"] if times else ["parameters"]
-    return save_figure(draw_frontier(chosen, panels), folder / "classification_frontier")
+    return draw_frontier(chosen, panels) if chosen else None
+
+
+def _curves(records: list[Record]) -> Figure | None:
+    """Losses and accuracy over the paper's schedule: does Std-ViT overfit?"""
+    runs = group(records, "paper")
+    panels = {"train loss": ("train_loss", 1), "test loss": ("val_loss", 1), "test top-1 (%)": ("val_top1", 100)}
+    models = {"std": "Std-ViT", "tcp": "TCP-ViT"}
+    if {run["name"] for run in runs} != set(models):
+        return None
+    return draw_curves(
+        {
+            title: {
+                label: [_curve(run["history"], column, scale) for run in runs if run["name"] == name]
+                for name, label in models.items()
+            }
+            for title, (column, scale) in panels.items()
+        }
+    )
+
+
+def _curve(history: list[Record], column: str, scale: float) -> Curve:
+    rows = [row for row in history if column in row]
+    return [row["epoch"] for row in rows], [scale * row[column] for row in rows]
