@@ -188,8 +188,8 @@ def _conclusions(records: list[Record]) -> Iterable[str]:
     yield (
         f"**Which conclusions survive:** TCP-ViT is {_ahead(best['tcp'], best['std'])} Std-ViT at the best epoch, "
         f"{_ahead(last['tcp'], last['std'])} it at the last; in the paper it is {_ahead(quoted['tcp'], quoted['std'])} "
-        f"it. {overfits}: it ends with a train loss of {train['std']:.2f} and a test loss of {test['std']:.2f}, TCP-ViT "
-        f"with {train['tcp']:.2f} and {test['tcp']:.2f}. Our Std-ViT is {_ahead(best['std'], quoted['std'])} the "
+        f"it. {overfits}: it ends at a train loss of {train['std']:.2f} and a test loss of {test['std']:.2f}, TCP-ViT "
+        f"at {train['tcp']:.2f} and {test['tcp']:.2f}. Our Std-ViT is {_ahead(best['std'], quoted['std'])} the "
         f"paper's, our TCP-ViT {_ahead(best['tcp'], quoted['tcp'])} the paper's."
     )
     yield ""
