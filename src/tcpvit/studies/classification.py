@@ -59,6 +59,8 @@ SMALL: dict[str, tuple[str, ...]] = {
     "fast-deep": (*JOINT, *tcp(embed_dim=42, num_heads=2, depth=5), *FAST),
     "fast-heads-2": (*JOINT, *tcp(num_heads=2), *FAST),
     "fast-two-factor": (*JOINT, *tcp(coupling="two_factor"), *FAST),
+    "fast-two-factor-sqrt": (*JOINT, *tcp(coupling="two_factor"), "optimizer.slice_lr_scale=sqrt"),
+    "fast-less-decay": (*JOINT, *FAST, "optimizer.weight_decay=0.0167"),  # 1/C: rate times decay as in Std-ViT
     "fast-shuffle": (*JOINT, *tcp(coupling="shuffle"), *FAST),
     "fast-norm": (*JOINT, *tcp(coupling="norm"), *FAST),
     "fast-norm-shuffle": (*JOINT, *tcp(coupling="norm,shuffle"), *FAST),
