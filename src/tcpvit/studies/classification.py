@@ -39,6 +39,7 @@ def tcp(**options: object) -> tuple[str, ...]:
 JOINT = tcp(attention="joint", patch_embed="t_linear")  # what the single factors start from
 MIX = (*JOINT, *tcp(coupling="mix:rotation"))
 FAST = ("optimizer.slice_lr_scale=full",)  # a slice has 1/C of the inputs of a dense layer, and learns C times as fast
+LESS_DECAY = ("optimizer.weight_decay=0.0167",)  # 1/C: what learns C times as fast decays no faster than dense weights
 
 
 def wide(width: int, tube: int, depth: int, **options: object) -> tuple[str, ...]:
@@ -60,7 +61,9 @@ SMALL: dict[str, tuple[str, ...]] = {
     "fast-heads-2": (*JOINT, *tcp(num_heads=2), *FAST),
     "fast-two-factor": (*JOINT, *tcp(coupling="two_factor"), *FAST),
     "fast-two-factor-sqrt": (*JOINT, *tcp(coupling="two_factor"), "optimizer.slice_lr_scale=sqrt"),
-    "fast-less-decay": (*JOINT, *FAST, "optimizer.weight_decay=0.0167"),  # 1/C: rate times decay as in Std-ViT
+    "fast-less-decay": (*JOINT, *FAST, *LESS_DECAY),
+    "std-less-decay": (*STD, *LESS_DECAY),
+    "std-28-less-decay": (*STD, "model.options.embed_dim=28", *LESS_DECAY),
     "fast-shuffle": (*JOINT, *tcp(coupling="shuffle"), *FAST),
     "fast-norm": (*JOINT, *tcp(coupling="norm"), *FAST),
     "fast-norm-shuffle": (*JOINT, *tcp(coupling="norm,shuffle"), *FAST),
@@ -97,6 +100,7 @@ SMALL: dict[str, tuple[str, ...]] = {
 # Std-ViT's own parameters, 116K to 122K.
 LARGE: dict[str, tuple[str, ...]] = {
     "large-81x3": (*tcp(attention="joint", embed_dim=81, num_heads=3), *FAST),
+    "large-less-decay": (*tcp(attention="joint", embed_dim=81, num_heads=3), *FAST, *LESS_DECAY),
     "large-deep": (*JOINT, *tcp(depth=12), *FAST),
     "large-63x3": (*tcp(attention="joint", embed_dim=63, num_heads=3, depth=7), *FAST),
 }
@@ -106,8 +110,11 @@ SCREENED = (
     *LARGE,
 )
 RATED = ("std", "std-28", "joint-full-lr", "fast-identity", *LARGE)  # whose rate is chosen
-# One change each to joint-full-lr, at its rate.
-VARIED = (*(name for name in SMALL if name.startswith("fast-") and name not in RATED), "joint", "joint-sqrt-lr")
+# One change each to joint-full-lr, at its rate; and to the dense models what is no change of a c-product.
+VARIED = (
+    *(name for name in SMALL if name.startswith("fast-") and name not in RATED),
+    *("joint", "joint-sqrt-lr", "std-less-decay", "std-28-less-decay"),
+)
 RATES = (0.006, 0.012)  # beside the recipe's own 0.003, which `screen` has
 # Each model at its own rate, the best of its short runs; `paper` takes that of `joint-full-lr`.
 OWN_RATE = {"std": 0.006, "std-28": 0.006, "joint-full-lr": 0.006, "large-81x3": 0.003, "paper": 0.006}

@@ -38,7 +38,9 @@ LABELS = {
     "fast-heads-2": "J, 2 heads a slice, slices learn C times as fast",
     "fast-two-factor": "J, two-factor maps, slices learn C times as fast",
     "fast-two-factor-sqrt": "J, two-factor maps, slices learn √(2C) as fast",
-    "fast-less-decay": "J, slices learn C times as fast and decay as fast as dense weights",
+    "fast-less-decay": "J, slices learn C times as fast and decay no faster (D)",
+    "std-less-decay": "Std-ViT, width 48, a third of the decay",
+    "std-28-less-decay": "Std-ViT, width 28, a third of the decay",
     "fast-shuffle": "J + shuffle, slices learn C times as fast",
     "fast-norm": "J + joint norm, slices learn C times as fast",
     "fast-norm-shuffle": "J + joint norm + shuffle, slices learn C times as fast",
@@ -55,6 +57,7 @@ LABELS = {
     "fast-wide-72x6": "width 72, tube 6, 3 blocks, mix, joint norm, F",
     "fast-deep-64x8": "width 64, tube 8, 5 blocks, mix, joint norm, F",
     "large-81x3": "width 81, tube 3, J, F",
+    "large-less-decay": "width 81, tube 3, J, F, D",
     "large-deep": "J, 12 blocks, F",
     "large-63x3": "width 63, 7 blocks, J, F",
 }
