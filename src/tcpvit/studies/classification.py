@@ -117,9 +117,12 @@ VARIED = (
 )
 RATES = (0.006, 0.012)  # beside the recipe's own 0.003, which `screen` has
 # Each model at its own rate, the best of its short runs; `paper` takes that of `joint-full-lr`.
-OWN_RATE = {"std": 0.006, "std-28": 0.006, "joint-full-lr": 0.006, "large-81x3": 0.003, "paper": 0.006}
+OWN_RATE = {
+    **{"fast-less-decay": 0.006, "std-less-decay": 0.006, "large-less-decay": 0.003},
+    **{"std": 0.006, "std-28": 0.006, "joint-full-lr": 0.006, "large-81x3": 0.003, "paper": 0.006},
+}
 RECIPE_RATE = 0.003  # a model whose own rate this is was trained in `gap`
-FINALISTS = ("std", "std-28", "joint-full-lr", "large-81x3", "paper")
+FINALISTS = ("fast-less-decay", "std-less-decay", "std-28", "large-less-decay", "paper")  # by their short runs
 
 
 def planned() -> list[Planned]:
@@ -134,7 +137,7 @@ def planned() -> list[Planned]:
         ),
         *(
             Planned("own", name, FULL, (*models[name], f"optimizer.lr={OWN_RATE[name]}"))
-            for name in FINALISTS
+            for name in OWN_RATE
             if OWN_RATE[name] != RECIPE_RATE
         ),
         *(

@@ -19,6 +19,7 @@ from tcpvit.studies.classification_tables import (
     SHOWS,
     Effect,
     at_own_rate,
+    best_runs,
     changes,
     effect_table,
     factors,
@@ -64,20 +65,21 @@ def write(places: Places) -> list[Path]:
     files = [file for name, figure in figures.items() for file in save_figure(figure, page.with_name(f"{STEM}{name}"))]
     page.write_text("\n".join(_lines(records, times, figures)) + "\n", encoding="utf-8")
     readme = places.pages.parent.parent / "README.md"
-    return [page, *files, *write_block(readme, "classification", _summary(at_own_rate(records)))]
+    return [page, *files, *write_block(readme, "classification", _summary(records))]
 
 
 def _summary(records: list[Record]) -> str:
-    """For the README: the dense models, the paper's, and the best of ours at both sizes."""
-    by_name = {record["name"]: record for record in records}
-    chosen = [by_name[name] for name in ("std", "std-28", "paper") if name in by_name]
-    chosen += [max(found, key=lambda r: r["top1_last"]) for found in sizes(records) if found]
-    columns = ["model", "parameters", "of Std-ViT", "top-1"]
-    table = Table("summary", title(records), columns)
-    for record in chosen:
-        ratio = Ratio.of(record["parameters"], by_name["std"]["parameters"]) if "std" in by_name else None
-        label = PRESETS.get(record["name"]) or LABELS[record["name"]]
-        table.add(label, record["parameters"], ratio, percent([record["top1_last"]]))
+    """For the README: the dense models, the paper's, and the best of ours at both sizes: finalists, if there are."""
+    final, own = group(records, "final"), at_own_rate(records)
+    shown = final if all(sizes(best_runs(final))) else own
+    runs = best_runs(shown)
+    table = Table("summary", title(shown), ["model", "parameters", "of Std-ViT", "top-1"])
+    for name in ("std", "std-28", "paper", *sizes(runs)):
+        if name is not None and name in runs:
+            parameters = runs[name][0]["parameters"]
+            ratio = Ratio.of(parameters, runs["std"][0]["parameters"]) if "std" in runs else None
+            top1 = percent([run["top1_last"] for run in runs[name]])
+            table.add(PRESETS.get(name) or LABELS[name], parameters, ratio, top1)
     return render([table], "markdown")
 
 
@@ -219,12 +221,11 @@ def _frontier(records: list[Record], times: dict[str, float]) -> Figure | None:
     names = {record["name"] for record in own}  # at its own rate a model counts as it can be
     gap = own + [record for record in group(records, "gap") if record["name"] not in names]
     chosen = []
-    for record in gap:
-        costs = {"parameters": float(record["parameters"])}
-        if record["name"] in times:
-            costs["ms a picture, forward"] = times[record["name"]]
-        name: str = SHORT.get(record["name"]) or record["name"]
-        chosen.append(Point(name, record["model"][:3], costs, 100 * record["top1_last"]))
+    for name, (run, *_) in best_runs(gap).items():
+        costs = {"parameters": float(run["parameters"])}
+        if name in times:
+            costs["ms a picture, forward"] = times[name]
+        chosen.append(Point(SHORT.get(name, name), run["model"][:3], costs, 100 * run["top1_last"]))
     panels = ["parameters", "ms a picture, forward"] if times else ["parameters"]
     return draw_frontier(chosen, panels) if chosen else None
 
