@@ -57,13 +57,14 @@ LABELS = {
     "fast-wide-72x6": "width 72, tube 6, 3 blocks, mix, joint norm, F",
     "fast-deep-64x8": "width 64, tube 8, 5 blocks, mix, joint norm, F",
     "large-81x3": "width 81, tube 3, J, F",
+    "large-sqrt": "width 81, tube 3, J, slices learn √C as fast",
     "large-less-decay": "width 81, tube 3, J, F, D",
     "large-deep": "J, 12 blocks, F",
     "large-63x3": "width 63, 7 blocks, J, F",
 }
-# The same models, trained with less decay.
+# The same models, trained in another way.
 SAME = {"std-less-decay": "std", "std-28-less-decay": "std-28", "fast-less-decay": "joint-full-lr"}
-SAME |= {"large-less-decay": "large-81x3"}
+SAME |= {"joint-sqrt-lr": "joint-full-lr", "large-less-decay": "large-81x3", "large-sqrt": "large-81x3"}
 # One factor at a time: what is changed, from which run to which.
 FACTORS = (
     ("slices attend jointly", "paper", "joint-none"),
