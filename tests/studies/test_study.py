@@ -113,18 +113,29 @@ def test_the_page_holds_what_the_records_hold(small):
     assert [file.suffix for file in figures] == [".svg", ".png"]
 
 
-def test_short_runs_choose_the_rate_at_which_a_model_is_shown():
+def test_short_runs_choose_how_a_model_is_shown():
     def run(group: str, name: str, lr: float, top1: float) -> dict:
         return {"group": group, "name": name, "lr": lr, "top1_last": top1}
 
-    low = run("gap", "a", 0.003, 0.72)
-    high = run("own", "a", 0.006, 0.69)
-    assert at_own_rate([low, high]) == [high]  # nothing to choose from: what was planned as its own
-    short = [run("screen", "a", 0.003, 0.5), run("rate", "a-0.006", 0.006, 0.6)]
-    assert at_own_rate([low, high, *short]) == [high]
-    assert at_own_rate([low, high, short[0], run("rate", "a-0.006", 0.006, 0.4)]) == [low]
-    once = run("screen", "b", 0.003, 0.5)
-    assert at_own_rate([run("gap", "b", 0.003, 0.7), once]) == []  # one rate alone chooses nothing
+    low, high = run("gap", "std", 0.003, 0.72), run("own", "std", 0.006, 0.69)
+    assert at_own_rate([low, high]) == {"std": [high]}  # nothing to choose by: what was planned as its own
+    short = run("screen", "std", 0.003, 0.5)
+    assert at_own_rate([low, high, short, run("rate", "std-0.006", 0.006, 0.6)]) == {"std": [high]}
+    assert at_own_rate([low, high, short, run("rate", "std-0.006", 0.006, 0.4)]) == {"std": [low]}
+    full, root = run("own", "joint-full-lr", 0.006, 0.7), run("own", "joint-sqrt-lr", 0.006, 0.69)
+    liked = run("rate", "joint-sqrt-lr-0.006", 0.006, 0.61)
+    assert at_own_rate([full, root, liked]) == {"joint-full-lr": [root]}  # worse on test pictures, which do not count
+    assert at_own_rate([full, liked]) == {"joint-full-lr": [full]}  # the best of those that were trained for long
+    assert at_own_rate([run("gap", "joint", 0.003, 0.7)]) == {}
+
+
+def test_a_readme_that_is_not_of_the_pages_house_is_left_alone():
+    def readme(pages: str, epochs: int | None = None) -> Path:
+        return Places.of("classification", epochs, Path("runs"), Path("results"), Path(pages)).readme
+
+    assert readme("docs/results") == Path("README.md")
+    assert readme("out") == Path("out/README.md")
+    assert readme("docs/results", epochs=1) == Path("docs/results/classification-1-epochs/README.md")
 
 
 def test_seeds_and_wildcards_choose():

@@ -118,12 +118,10 @@ VARIED = (
 )
 RATES = (0.006, 0.012)  # beside the recipe's own 0.003, which `screen` has
 # Each model at its own rate, the best of its short runs; `paper` takes that of `joint-full-lr`.
-OWN_RATE = {
-    **{"fast-less-decay": 0.006, "std-less-decay": 0.006, "large-less-decay": 0.003},
-    **{"std": 0.006, "std-28": 0.006, "joint-full-lr": 0.006, "large-81x3": 0.003, "paper": 0.006},
-}
+OWN_RATE = {"std": 0.006, "std-28": 0.006, "joint-full-lr": 0.006, "fast-less-decay": 0.006, "paper": 0.006}
+OWN_RATE |= {"large-81x3": 0.003}
 RECIPE_RATE = 0.003  # a model whose own rate this is was trained in `gap`
-FINALISTS = ("fast-less-decay", "std-less-decay", "std-28", "large-less-decay", "paper")  # by their short runs
+FINALISTS = ("joint-full-lr", "std", "std-28", "large-81x3", "paper")
 
 
 def planned() -> list[Planned]:
@@ -193,6 +191,7 @@ def measured(finished: Finished) -> Record:
     columns = ("epoch", "lr", "train_loss", "train_accuracy", "val_loss", "val_top1", "seconds")
     return {
         "measured_on": "held-out training pictures" if held_out else "test pictures",
+        "measured_images": finished.images["val"],
         "top1_best": best["val_top1"],
         "best_epoch": int(best["epoch"]),
         "top1_last": last["val_top1"],

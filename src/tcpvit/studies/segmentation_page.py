@@ -38,8 +38,7 @@ def write(places: Places) -> list[Path]:
     page = places.pages / "segmentation.md"
     written = draw_all(places, records)
     write_atomically(page, text(records, places.pages, places.results.parent / TIMES).encode())
-    readme = places.pages.parent.parent / "README.md"
-    return [page, *written, *write_block(readme, "segmentation", summary(tables.runs_of(records, "whole")))]
+    return [page, *written, *write_block(places.readme, "segmentation", summary(tables.runs_of(records, "whole")))]
 
 
 def summary(runs: tables.Runs) -> str:
@@ -126,7 +125,7 @@ def _performance(runs: tables.Runs) -> str:
         ours, theirs = (f"{compression_cost(*pair):.3f}".replace("-", "−") for pair in (points, paper))
         side = "below" if fmean(found) < 0 else "above"
         table.notes.append(
-            f"TCP-ViT ends {abs(fmean(found)):.2f} points {side} Std-ViT in mIoU, with "
+            f"At its best epoch TCP-ViT is {abs(fmean(found)):.2f} points {side} Std-ViT in mIoU, with "
             f"{points[1][0] / points[0][0]:.3f} of its parameters: η = {ours} (paper: {theirs})."
         )
     return _markdown(table)

@@ -107,6 +107,12 @@ class Places:
         name = study if epochs is None else f"{study}-{epochs}-epochs"
         return cls(runs / name, results / name, pages if epochs is None else pages / name)
 
+    @property
+    def readme(self) -> Path:
+        """The README that the summary goes into, if there is one: that of the house whose docs the pages are."""
+        house = self.pages.parent.parent if self.pages.parts[-2:] == ("docs", "results") else self.pages
+        return house / "README.md"
+
     def records(self) -> list[Record]:
         """All of them, in the order of their names."""
         return [_read_json(file) for file in sorted(self.results.glob("*.json"))]
@@ -122,7 +128,7 @@ def write_block(page: Path, name: str, text: str) -> list[Path]:
     _, found, after = rest.partition(end)
     if not found:
         return []
-    page.write_text(f"{before}{begin}\n{text.strip()}\n{end}{after}", encoding="utf-8")
+    write_atomically(page, f"{before}{begin}\n{text.strip()}\n{end}{after}".encode())
     return [page]
 
 
