@@ -10,17 +10,17 @@ STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 
 
 def interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """The 95 % interval of the mean of 2 to 10 values, by Student's t; None for one value.
+    """The 95 % interval of the mean of several values, by Student's t (that of 10 for more); None for one value.
 
     >>> [round(end, 2) for end in interval([80.0, 81.0, 82.0])]
     [78.52, 83.48]
     """
     number = len(values)
-    if not 1 <= number <= len(STUDENT) + 1:
-        raise ValueError(f"an interval is of 1 to {len(STUDENT) + 1} values, got {number}")
+    if not number:
+        raise ValueError("an interval is of at least one value, got none")
     if number == 1:
         return None
-    half = STUDENT[number - 2] * stdev(values) / number**0.5
+    half = STUDENT[min(number, len(STUDENT) + 1) - 2] * stdev(values) / number**0.5
     return fmean(values) - half, fmean(values) + half
 
 

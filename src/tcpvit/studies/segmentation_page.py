@@ -101,6 +101,10 @@ def _models() -> str:
         lines.append(
             f"- **{tables.LABELS[name]}** (`{tables.PRESETS[name]}`) is the paper's TCP-ViT with {changed}{trained}."
         )
+    lines += [
+        "",
+        "Std-ViT and TCP-ViT have the paper's rate for all weights; another rate was not tried for them here.",
+    ]
     return "\n".join(lines)
 
 

@@ -141,7 +141,7 @@ def summary_table(runs: Runs) -> Table:
     one = runs["std"][0]
     title = (
         f"Oxford-IIIT Pet, {one['train_images']:,} training and {one['test_images']:,} validation pictures, "
-        f"{one['epochs']} epochs, seed {one['seed']}"
+        f"{one['epochs']} epochs, {len(runs['std'])} seed{'s' * (len(runs['std']) > 1)}"
     )
     columns = ["model", "parameters", "of Std-ViT", "mIoU", f"the paper's, {PAPER_EPOCHS} epochs"]
     table = Table("seg_summary", title, columns)
@@ -149,6 +149,7 @@ def summary_table(runs: Runs) -> Table:
         parameters = runs[name][0]["parameters"]
         found, theirs = Written(f"{spread(percents(runs[name], 'miou'))} %"), Written(f"{PAPER['miou'][i]} %")
         table.add(f"`{PRESETS[name]}`", parameters, Ratio.of(parameters, one["parameters"]), found, theirs)
+    table.notes.append("The best epoch counts, chosen on the validation pictures themselves, as in the paper.")
     return table
 
 
@@ -185,18 +186,20 @@ def work(name: str) -> dict[str, int]:
 
 def work_table(groups: Mapping[str, Runs]) -> Table:
     """The work by part, which bounds the gain of a training step, and the time that training took."""
-    table = Table("seg_work", "Work of a forward pass, in millions of FLOPs", ["part", *_model_columns()])
+    title = "Work of a forward pass, in millions of FLOPs, and the time of whole trainings"
+    table = Table("seg_work", title, ["part", *_model_columns()])
     for part, level in zip(work("std"), (0, 1, 1, 2), strict=True):
         counts = {name: round(work(name)[part] / 1e6) for name in LABELS}
         table.add(part, *_beside_std(counts), level=level, strong=level == 0)
     for label, runs in groups.items():
-        seconds = {name: round(fmean(run["cpu_seconds"] for run in runs[name])) for name in LABELS if runs[name]}
+        spent = {name: [run["cpu_seconds"] for run in runs[name] if run["cpu_seconds"]] for name in LABELS}
+        seconds = {name: round(fmean(found)) for name, found in spent.items() if found}
         if "std" in seconds:
             table.add(f"CPU seconds of training, with validation: {label}", *_beside_std(seconds))
     share = work("std")["decoder"] / work("std")["total"]
     table.notes.append(
         f"A training step is about three forward passes. The decoder is {100 * share:.0f} % of Std-ViT's work, so "
-        "slices in the encoder alone cannot bring a step below the ratio of the totals."
+        "by FLOPs slices in the encoder alone cannot bring a step below the ratio of the totals."
     )
     return table
 
@@ -296,8 +299,8 @@ def verdict(found: Sequence[float], least: float) -> str:
 
 def runs_table(records: Iterable[Record]) -> Table:
     """Every run: what came out, what it took, and which commit it ran on."""
-    columns = ["run", "model", "pictures", "epochs", "seed", "mIoU (%)", "best epoch", "time", "CPU time", "commit"]
-    table = Table("seg_runs", "Every run", columns)
+    columns = ["run", "model", "pictures", "epochs", "seed", "mIoU (%)", "of epoch", "last epoch", "time", "CPU time"]
+    table = Table("seg_runs", "Every run", [*columns, "commit"])
     for record in records:
         spent = record.get("cpu_seconds")
         table.add(
@@ -308,6 +311,7 @@ def runs_table(records: Iterable[Record]) -> Table:
             record["seed"],
             Written(f"{100 * record['miou']:.2f}"),
             record["best_epoch"],
+            Written(f"{100 * record['miou_last']:.2f}"),
             Written(duration(record["seconds"])),
             None if spent is None else Written(duration(spent)),
             _short(record["commit"]),
