@@ -17,12 +17,13 @@ LEGEND = {"std": "Std-ViT", "tcp": "TCP-ViT"}
 
 @dataclass(frozen=True)
 class Point:
-    """A model: its name, std or tcp, its costs by panel, its accuracy in percent."""
+    """A model: its name, std or tcp, its costs by panel, its accuracy in percent; `named` also where others beat it."""
 
     name: str
     kind: str
     costs: Mapping[str, float]
     accuracy: float
+    named: bool = False
 
 
 def draw_frontier(points: Sequence[Point], panels: Sequence[str]) -> Figure:
@@ -70,10 +71,17 @@ def _draw_panel(panel: Any, points: list[Point], cost: str) -> None:
         label="frontier",
     )
     middle = (min(point.costs[cost] for point in points) + max(point.costs[cost] for point in points)) / 2
-    for point in unbeaten:  # names stand inside the panel, clear of the dotted line
-        place = {"xytext": (4, -9), "ha": "left"} if point.costs[cost] <= middle else {"xytext": (-3, 6), "ha": "right"}
-        at = (point.costs[cost], point.accuracy)
-        panel.annotate(point.name, at, textcoords="offset points", fontsize=6.5, **place)
+    for point in points:  # names stand inside the panel, clear of the dotted line
+        if point.named or point in unbeaten:
+            left, beaten = point.costs[cost] <= middle, point not in unbeaten
+            panel.annotate(
+                point.name,
+                (point.costs[cost], point.accuracy),
+                xytext=(4, -9) if left else (-3, -11 if beaten else 6),
+                textcoords="offset points",
+                fontsize=6.5,
+                ha="left" if left else "right",
+            )
     panel.xaxis.get_major_locator().set_params(nbins=5)
     panel.xaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")
     panel.set_xlabel(cost)

@@ -229,7 +229,8 @@ def _frontier(records: list[Record], times: dict[str, float]) -> Figure | None:
         costs = {"parameters": float(runs[0]["parameters"])}
         if name in times:
             costs["ms a picture, forward"] = times[name]
-        chosen.append(Point(SHORT.get(name, name), runs[0]["model"][:3], costs, 100 * mean_top1(runs)))
+        top1, kind = 100 * mean_top1(runs), runs[0]["model"][:3]
+        chosen.append(Point(SHORT.get(name, name), kind, costs, top1, named=name in SHORT))
     panels = ["parameters", "ms a picture, forward"] if times else ["parameters"]
     return draw_frontier(chosen, panels) if chosen else None
 
