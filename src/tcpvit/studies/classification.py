@@ -18,7 +18,7 @@ from __future__ import annotations
 from itertools import product
 
 from tcpvit.studies.classification_page import write
-from tcpvit.studies.study import Finished, Planned, Record, Study
+from tcpvit.studies.study import FAST, Finished, Planned, Record, Study
 
 FULL, PAPER, TUNED = "cifar-classification", "paper-classification", "tuned-classification"
 HELD_OUT = ("data.options.val_fraction=0.1", "schedule.epochs=4")
@@ -38,7 +38,6 @@ def tcp(**options: object) -> tuple[str, ...]:
 
 JOINT = tcp(attention="joint", patch_embed="t_linear")  # what the single factors start from
 MIX = (*JOINT, *tcp(coupling="mix:rotation"))
-FAST = ("optimizer.slice_lr_scale=full",)  # a slice has 1/C of the inputs of a dense layer, and learns C times as fast
 LESS_DECAY = ("optimizer.weight_decay=0.0167",)  # 1/C: what learns C times as fast decays no faster than dense weights
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from tcpvit.figures.curves import Curve, draw_curves
+from tcpvit.figures.curves import draw_curves
 from tcpvit.figures.frontier import Point, draw_frontier
 from tcpvit.figures.style import save_figure
 from tcpvit.studies.classification_tables import (
@@ -37,7 +37,7 @@ from tcpvit.studies.classification_tables import (
     title,
 )
 from tcpvit.studies.intervals import signed
-from tcpvit.studies.study import Places, Record, write_block
+from tcpvit.studies.study import Places, Record, curve_of, write_block
 from tcpvit.tables import Ratio, Table, Written, render
 
 if TYPE_CHECKING:
@@ -245,14 +245,9 @@ def _curves(records: list[Record]) -> Figure | None:
     return draw_curves(
         {
             title: {
-                label: [_curve(run["history"], column, scale) for run in runs if run["name"] == name]
+                label: [curve_of(run, column, scale) for run in runs if run["name"] == name]
                 for name, label in models.items()
             }
             for title, (column, scale) in panels.items()
         }
     )
-
-
-def _curve(history: list[Record], column: str, scale: float) -> Curve:
-    rows = [row for row in history if column in row]
-    return [row["epoch"] for row in rows], [scale * row[column] for row in rows]

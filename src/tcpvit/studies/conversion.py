@@ -19,7 +19,7 @@ from tcpvit.models.pretrained import WEIGHTS, load_weights
 from tcpvit.studies.classification import FULL
 from tcpvit.studies.classification import measured as measured_by_labels
 from tcpvit.studies.conversion_page import write
-from tcpvit.studies.study import Finished, Planned, Record, Study
+from tcpvit.studies.study import FAST, Finished, Planned, Record, Study
 from tcpvit.tensorize import Report, TensorizeConfig, distill, tensorize_
 from tcpvit.tensorize.origin import build
 from tcpvit.training import Recipe, engine, evaluate
@@ -34,7 +34,6 @@ PROJECTION = TensorizeConfig(tube=3)
 FRESH = TensorizeConfig(
     tube=3, init="fresh", mode="encoder", attention="joint", activation_domain="spatial", norm="token"
 )
-FAST = ("optimizer.slice_lr_scale=full",)  # as the best TCP-ViTs of the classification study
 EPOCHS = {"teacher": 6, "distilled": 2, "scratch": 10, "scratch-short": 3}
 
 

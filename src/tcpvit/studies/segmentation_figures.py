@@ -11,7 +11,7 @@ import torch
 from tcpvit.data import IGNORE, Batches
 from tcpvit.figures.bars import draw_parameter_bars
 from tcpvit.figures.confusion import draw_confusions
-from tcpvit.figures.curves import Curve, draw_curves
+from tcpvit.figures.curves import draw_curves
 from tcpvit.figures.efficiency import draw_efficiency
 from tcpvit.figures.masks import draw_errors, draw_segmentations
 from tcpvit.figures.style import save_figure
@@ -26,7 +26,7 @@ from tcpvit.studies.segmentation_tables import (
     runs_of,
     shown_group,
 )
-from tcpvit.studies.study import Places, Record
+from tcpvit.studies.study import Places, Record, curve_of
 from tcpvit.training import load_trained
 from tcpvit.training.build import load_splits
 from tcpvit.training.metrics import image_mious
@@ -68,15 +68,10 @@ def _draw_parameters() -> Figure:
 
 def _draw_curves(runs: Runs) -> Figure:
     panels = {
-        title: {LABELS[name]: [_curve(run, column, scale) for run in runs[name]] for name in PAIR}
+        title: {LABELS[name]: [curve_of(run, column, scale) for run in runs[name]] for name in PAIR}
         for title, (column, scale) in CURVES.items()
     }
     return draw_curves(panels, in_column=True)
-
-
-def _curve(run: Record, column: str, scale: float) -> Curve:
-    rows = [row for row in run["history"] if column in row]
-    return [row["epoch"] for row in rows], [scale * row[column] for row in rows]
 
 
 def _draw_confusions(runs: Runs) -> Figure:

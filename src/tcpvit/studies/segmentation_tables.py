@@ -12,13 +12,12 @@ import torch
 from tcpvit.analysis import count_flops, count_parameters
 from tcpvit.models import create_model, model_config
 from tcpvit.studies.intervals import between, interval, signed, spread
-from tcpvit.studies.study import Record
+from tcpvit.studies.study import FAST, Record
 from tcpvit.tables import Cell, Ratio, Table, Written
 from tcpvit.training.progress import duration
 
 PRESETS = {"std": "std_vit_pet", "tcp": "tcp_vit_pet", "plus": "tcp_vit_pet_plus", "full": "tcp_vit_pet_full"}
 # Our own models are trained as the best TCP-ViTs of the classification study: slices learn C times as fast.
-FAST = ("optimizer.slice_lr_scale=full",)
 OWN = {"plus": FAST, "full": FAST}
 PAIR = ("std", "tcp")  # the paper's two
 LABELS = {"std": "Std-ViT", "tcp": "TCP-ViT", "plus": "TCP-ViT+", "full": "TCP-ViT full"}

@@ -24,6 +24,7 @@ from tcpvit.training.progress import Silent
 from tcpvit.training.run import Busy
 
 Record = dict[str, Any]  # what a JSON file of results holds
+FAST = ("optimizer.slice_lr_scale=full",)  # a slice has 1/C of the inputs of a dense layer, and learns C times as fast
 
 
 @dataclass(frozen=True)
@@ -116,6 +117,16 @@ class Places:
     def records(self) -> list[Record]:
         """All of them, in the order of their names."""
         return [_read_json(file) for file in sorted(self.results.glob("*.json"))]
+
+
+def curve_of(run: Record, column: str, scale: float = 1.0) -> tuple[list[float], list[float]]:
+    """Epochs and values of a column of the run's history, where it has one.
+
+    >>> curve_of({"history": [{"epoch": 1, "val_top1": 0.4}, {"epoch": 2}]}, "val_top1", 100)
+    ([1], [40.0])
+    """
+    rows = [row for row in run["history"] if column in row]
+    return [row["epoch"] for row in rows], [scale * row[column] for row in rows]
 
 
 def write_block(page: Path, name: str, text: str) -> list[Path]:
