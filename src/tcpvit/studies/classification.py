@@ -113,7 +113,7 @@ RATED = ("std", "std-28", "joint-full-lr", "fast-identity", *LARGE)  # whose rat
 # One change each to joint-full-lr, at its rate; and to the dense models what is no change of a c-product.
 VARIED = (
     *(name for name in SMALL if name.startswith("fast-") and name not in RATED),
-    *("joint", "joint-sqrt-lr", "std-less-decay", "std-28-less-decay"),
+    *("joint", "joint-sqrt-lr", "two-factor", "std-less-decay", "std-28-less-decay"),
 )
 RATES = (0.006, 0.012)  # beside the recipe's own 0.003, which `screen` has
 # Each model at its own rate, the best of its short runs; `paper` takes that of `joint-full-lr`.

@@ -112,6 +112,7 @@ CHANGES = (
     ("slices are mixed, from the identity", "fast-mix-start"),
     ("a norm over all slices", "fast-norm"),
     ("a norm over all slices, and a shuffle", "fast-norm-shuffle"),
+    ("two factors with a shuffle between, which learn as fast as the rest", "two-factor"),
     ("two factors with a shuffle between, which learn 2C times as fast", "fast-two-factor"),
     ("two factors with a shuffle between, which learn √(2C) times as fast", "fast-two-factor-sqrt"),
     ("weight decay divided by C", "fast-less-decay"),
