@@ -268,10 +268,14 @@ def seeds_table(records: list[Record], name: str) -> Table:
             len(runs),
             percent([run["top1_last"] for run in runs]),
             percent([run["top1_best"] for run in runs]),
-            round(fmean(run["train_loss"] for run in runs), 3),
-            round(fmean(run["test_loss"] for run in runs), 3),
+            _loss(runs, "train_loss"),
+            _loss(runs, "test_loss"),
         )
     return table
+
+
+def _loss(runs: list[Record], name: str) -> Written:
+    return Written(f"{fmean(run[name] for run in runs):.3f}")
 
 
 def paper_table(records: list[Record]) -> Table:
@@ -299,8 +303,8 @@ def paper_table(records: list[Record]) -> Table:
                 str(len(runs)),
                 percent([run["top1_best"] for run in runs]),
                 percent([run["top1_last"] for run in runs]),
-                round(fmean(run["train_loss"] for run in runs), 3),
-                round(fmean(run["test_loss"] for run in runs), 3),
+                _loss(runs, "train_loss"),
+                _loss(runs, "test_loss"),
                 said,
             )
     return table
