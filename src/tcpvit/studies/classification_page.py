@@ -17,8 +17,10 @@ from tcpvit.studies.classification_tables import (
     PLUS,
     PRESETS,
     QUOTED,
+    TARGETS,
     WIDE,
     Effect,
+    Runs,
     at_own_rate,
     chance,
     changes,
@@ -26,6 +28,7 @@ from tcpvit.studies.classification_tables import (
     factors,
     gap_table,
     group,
+    lead,
     mean_top1,
     paper_table,
     percent,
@@ -109,6 +112,7 @@ def _lines(records: list[Record], times: dict[str, float], drawn: Iterable[str])
         "Each model at the learning rate that its short runs below prefer, which saw no test picture; the schedule "
         "is one for all. Three seeds are planned; the table says how many were run.",
     )
+    yield from _with_time(own, settled(final, short))
     yield from _section(
         "Each model at its own learning rate",
         [gap_table(own.values(), times), target_table(own)],
@@ -177,6 +181,20 @@ def _effects(heading: str, name: str, effects: list[Effect], records: list[Recor
         if chosen:
             yield f"**{said}:** {'; '.join(chosen)}."
             yield ""
+
+
+def _with_time(early: Runs, late: Runs) -> Iterable[str]:
+    """How our leads change with the length of the training."""
+    found = []
+    for model, to in TARGETS:
+        before, after = lead(early, model, to), lead(late, model, to)
+        if before is not None and after is not None:
+            name = LABELS[to].partition(":")[0]
+            found.append(f"`{PRESETS[model]}` to {name}: {signed(before)}, then {signed(after)} points")
+    if found:
+        epochs = [next(iter(runs.values()))[0]["epochs"] for runs in (early, late)]
+        yield f"**With longer training**, {epochs[0]} and {epochs[1]} epochs: {'; '.join(found)}."
+        yield ""
 
 
 def _conclusions(records: list[Record]) -> Iterable[str]:
