@@ -16,8 +16,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tcpvit.models import create_model, from_pretrained
-from tcpvit.models.pretrained import CONFIG, WEIGHTS
+import torch
+
+from tcpvit.models import create_model, from_pretrained, save_pretrained
 from tcpvit.models.zoo import CARD, RECIPE, ZOO
 from tcpvit.training.export import PREPROCESSING
 from tcpvit.training.run import RunFolder
@@ -35,12 +36,15 @@ def main() -> None:
     asked = parser.parse_args()
     record = json.loads(asked.record.read_text(encoding="utf-8"))
     saved, target = asked.run / asked.weights, ZOO / asked.name
-    config = from_pretrained(saved).config
-    if config != create_model(asked.name, num_classes=config.num_classes).config:
-        raise SystemExit(f"{saved} is no {asked.name}: its config differs from the preset's")
+    trained = from_pretrained(saved)
+    model = create_model(asked.name, num_classes=trained.config.num_classes).eval()
+    model.load_state_dict(trained.state_dict())
+    images = torch.randn(2, *json.loads((saved / PREPROCESSING).read_text(encoding="utf-8"))["image_shape"])
+    if not torch.equal(model(images), trained.eval()(images)):  # a config may say the same in other words
+        raise SystemExit(f"{saved} is no {asked.name}: with the same weights it computes something else")
     target.mkdir(parents=True, exist_ok=True)
-    for name in (CONFIG, WEIGHTS, PREPROCESSING):
-        shutil.copy(saved / name, target / name)
+    save_pretrained(model, target)
+    shutil.copy(saved / PREPROCESSING, target / PREPROCESSING)
     recipe = RunFolder(asked.run).recipe()
     recipe = replace(recipe, data=replace(recipe.data, root=None))  # where the pictures lay here is nobody's business
     (target / RECIPE).write_text(recipe.to_yaml(), encoding="utf-8")
