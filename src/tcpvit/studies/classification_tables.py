@@ -67,6 +67,14 @@ LABELS = {
     "large-63x3": "J, F, width 63, 7 blocks, 3 heads a slice",
     "large-deep": "J, F, 12 blocks",
 }
+RECIPES = {
+    "paper": "the paper's recipe, lr 0.01",
+    "paper-warm": "the paper's recipe after 3 epochs of warm-up",
+    "tuned": "the tuned recipe",
+    "tuned-cold": "the tuned recipe without warm-up",
+}
+LABELS |= {f"std-{name}": f"Std-ViT, {said}" for name, said in RECIPES.items()}
+LABELS |= {f"tcp-{name}": f"TCP-ViT as in the paper, {said}" for name, said in RECIPES.items()}
 # The same models, with another rate for slices.
 SAME = {"joint-sqrt-lr": "joint-full-lr", "large-sqrt": "large-81x3"}
 # One factor at a time: what is changed, from which run to which.
@@ -357,7 +365,8 @@ def title(records: Sequence[Record]) -> str:
     one = records[0]
     seeds = sorted({record["seed"] for record in records})
     measured = one["measured_on"].split()[0]
+    recipes = " and ".join(dict.fromkeys(record["recipe"] for record in records))
     return (
         f"{one['dataset']}, {one['train_images']:,} training and {one['measured_images']:,} {measured} pictures, "
-        f"{one['epochs']} epochs, recipe {one['recipe']}, seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+        f"{one['epochs']} epochs, {recipes}, seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
     )
