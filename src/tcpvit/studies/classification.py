@@ -97,10 +97,11 @@ SMALL: dict[str, tuple[str, ...]] = {
 }
 
 # Std-ViT's own parameters, 116K to 122K.
+WIDE = tcp(attention="joint", embed_dim=81, num_heads=3)
 LARGE: dict[str, tuple[str, ...]] = {
-    "large-81x3": (*tcp(attention="joint", embed_dim=81, num_heads=3), *FAST),
-    "large-sqrt": (*tcp(attention="joint", embed_dim=81, num_heads=3), "optimizer.slice_lr_scale=sqrt"),
-    "large-less-decay": (*tcp(attention="joint", embed_dim=81, num_heads=3), *FAST, *LESS_DECAY),
+    "large-81x3": (*WIDE, *FAST),
+    "large-sqrt": (*WIDE, "optimizer.slice_lr_scale=sqrt"),
+    "large-less-decay": (*WIDE, *FAST, *LESS_DECAY),
     "large-deep": (*JOINT, *tcp(depth=12), *FAST),
     "large-63x3": (*tcp(attention="joint", embed_dim=63, num_heads=3, depth=7), *FAST),
 }

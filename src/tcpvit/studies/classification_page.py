@@ -43,6 +43,7 @@ from tcpvit.studies.classification_tables import (
 from tcpvit.studies.intervals import signed
 from tcpvit.studies.study import Places, Record, curve_of, write_block
 from tcpvit.tables import Ratio, Table, Written, render
+from tcpvit.training.checkpoint import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -73,7 +74,7 @@ def write(places: Places) -> list[Path]:
     drawn = {"frontier": _frontier(records, times), "curves": _curves(records)}
     figures = {name: figure for name, figure in drawn.items() if figure is not None}
     files = [file for name, figure in figures.items() for file in save_figure(figure, page.with_name(f"{STEM}{name}"))]
-    page.write_text("\n".join(_lines(records, times, figures)) + "\n", encoding="utf-8")
+    write_atomically(page, ("\n".join(_lines(records, times, figures)) + "\n").encode())
     return [page, *files, *write_block(places.readme, "classification", _summary(records))]
 
 
@@ -127,6 +128,8 @@ def _lines(records: list[Record], times: dict[str, float], drawn: Iterable[str])
     )
     if "frontier" in drawn:
         yield "## The frontier"
+        yield ""
+        yield "The models of the two tables above, at their own rate where that was run, else at the common one."
         yield ""
         yield "![Accuracy against parameters and time of each model](classification_frontier.png)"
         yield ""

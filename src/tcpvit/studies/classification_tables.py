@@ -132,7 +132,6 @@ Effect = tuple[str, float, float]  # what is changed, top-1 before and after
 Runs = dict[str, list[Record]]  # of each model, by seed
 PLUS, WIDE = "joint-full-lr", "large-81x3"
 PRESETS = {"std": "std_vit_cifar", "paper": "tcp_vit_cifar", PLUS: "tcp_vit_cifar_plus", WIDE: "tcp_vit_cifar_wide"}
-CENTRE = PLUS
 TARGETS = {  # of one model against another: in words, and by how many points
     (PLUS, "std-28"): ("at most 44.5K parameters: 3 points ahead of the dense ViT of that size", 3.0),
     (PLUS, "std"): ("the same within 2 points of Std-ViT", -2.0),
@@ -227,11 +226,11 @@ def factors(gap: list[Record]) -> list[Effect]:
 def changes(short: list[Record]) -> list[Effect]:
     """What each change to the best small model makes: short runs, held-out pictures, at that model's rate."""
     top = {way: mean_top1(found) for way, found in _ways(short).items()}
-    rates = [lr for name, lr in top if name == CENTRE]
+    rates = [lr for name, lr in top if name == PLUS]
     if not rates:
         return []
-    rate = max(rates, key=lambda lr: top[CENTRE, lr])
-    return [(what, top[CENTRE, rate], top[name, rate]) for what, name in CHANGES if (name, rate) in top]
+    rate = max(rates, key=lambda lr: top[PLUS, lr])
+    return [(what, top[PLUS, rate], top[name, rate]) for what, name in CHANGES if (name, rate) in top]
 
 
 def chance(effects: list[Effect], pictures: int) -> float:
