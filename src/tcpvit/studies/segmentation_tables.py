@@ -263,6 +263,23 @@ def seeds_table(name: str, title: str, runs: Runs) -> Table:
     return table
 
 
+def rate_table(subset: Runs, faster: Runs) -> Table:
+    """What a model gains or loses, seed by seed, if all of its weights learn C times as fast."""
+    table = Table(
+        "seg_rate", "mIoU (%) on the subset by learning rate", ["model", "the paper's", "faster", "Δ", "seeds"]
+    )
+    for name in PAIR:
+        usual = {run["seed"]: run for run in subset[name]}
+        pairs = [(usual[run["seed"]], run) for run in faster[name] if run["seed"] in usual]
+        if not pairs:
+            table.add(LABELS[name], _spread(subset[name], "miou"), NOT_RUN, None, 0)
+            continue
+        before, after = (percents(runs, "miou") for runs in zip(*pairs, strict=True))
+        gained = Written(signed(fmean(after) - fmean(before)))
+        table.add(LABELS[name], Written(spread(before)), Written(spread(after)), gained, len(pairs))
+    return table
+
+
 def goals_table(whole: Runs, subset: Runs, augmented: Runs) -> Table:
     """What was aimed at, what was measured, and whether that is enough."""
     table = Table("seg_goals", "What was to be reached", ["goal", "measured", "95 % interval", "verdict"])
