@@ -11,6 +11,7 @@ from published import write_pets
 
 from tcpvit.studies import reproduce as reproduce_module
 from tcpvit.studies import segmentation_page, segmentation_tables
+from tcpvit.studies.intervals import leads
 from tcpvit.studies.reproduce import reproduce
 from tcpvit.studies.segmentation import PRESETS, SEEDS, STUDY, planned
 from tcpvit.studies.study import Places
@@ -160,7 +161,7 @@ def test_differences_are_taken_seed_by_seed_with_their_interval():
     numbers = {"std": (0.60, 0.70, 0.80), "plus": (0.61, 0.72, 0.83)}
     records = [made_record("subset", name, seed, m) for name, ms in numbers.items() for seed, m in enumerate(ms)]
     runs = segmentation_tables.runs_of([*records, made_record("subset", "plus", 7, 0.1)], "subset")
-    assert segmentation_tables.differences(runs, "plus") == pytest.approx([1, 2, 3])
+    assert leads(runs["plus"], runs["std"], "miou") == pytest.approx([1, 2, 3])
     rows = {row.cells[0]: row.cells[1:] for row in segmentation_tables.seeds_table("s", "S", runs).rows}
     assert rows["Std-ViT"][2:4] == ("70.0 ± 10.0", "[45.2, 94.8]")
     assert rows["TCP-ViT+"][4:6] == ("+2.0", "[−0.5, +4.5]")
@@ -169,10 +170,10 @@ def test_differences_are_taken_seed_by_seed_with_their_interval():
 
 def test_a_faster_rate_is_compared_seed_by_seed():
     records = [made_record("subset", "std", seed, miou) for seed, miou in enumerate((0.60, 0.70))]
-    runs = [segmentation_tables.runs_of(part, group) for part, group in ((records, "subset"), ([], "faster"))]
-    runs[1]["std"] = [made_record("faster", "std", 1, 0.72)]
+    records.append(made_record("faster", "std", 1, 0.72))
+    runs = [segmentation_tables.runs_of(records, group) for group in ("subset", "faster")]
     rows = [row.cells for row in segmentation_tables.rate_table(*runs).rows]
-    assert rows[0] == ("Std-ViT", "70.0", "72.0", "+2.0", 1)
+    assert rows[0] == ("Std-ViT", "65.0 ± 7.1", "72.0", "+2.0", 1)
     assert rows[1][:3] == ("TCP-ViT", "not run here", "not run here")
 
 

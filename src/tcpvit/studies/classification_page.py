@@ -22,6 +22,7 @@ from tcpvit.studies.classification_tables import (
     WIDE,
     Effect,
     Runs,
+    ahead,
     at_own_rate,
     chance,
     changes,
@@ -29,7 +30,6 @@ from tcpvit.studies.classification_tables import (
     factors,
     gap_table,
     group,
-    lead,
     mean_top1,
     paper_table,
     percent,
@@ -56,7 +56,7 @@ SAID = {  # in the README, where people look for what to use
     PLUS: "`tcp_vit_cifar_plus`: joint attention, c-product patch embedding",
     WIDE: "`tcp_vit_cifar_wide`: the same, 81 wide, 3 heads a slice",
 }
-COLUMNS = ["parameters", "of Std-ViT", "lr", "top-1"]
+COLUMNS = ["parameters", "of Std-ViT", "lr", "seeds", "top-1"]
 RATE_CAVEAT = (
     "All at the recipe's rate, which is not the best of each: that slices learn faster is also a higher rate for them. "
     "The next table has the other models at the rate of the best."
@@ -87,7 +87,7 @@ def _summary(records: list[Record]) -> str:
     for name in shown:
         one, top1 = runs[name][0], percent([run["top1_last"] for run in runs[name]])
         ratio = Ratio.of(one["parameters"], runs["std"][0]["parameters"]) if "std" in runs else None
-        table.add(SAID[name], one["parameters"], ratio, Written(f"{one['lr']:g}"), top1)
+        table.add(SAID[name], one["parameters"], ratio, Written(f"{one['lr']:g}"), len(runs[name]), top1)
     table.notes.append(
         "Each model at the learning rate that short runs on held-out training pictures chose; in ours, slice-wise "
         "weights learn C times as fast. The last epoch counts."
@@ -192,10 +192,10 @@ def _with_time(early: Runs, late: Runs) -> Iterable[str]:
     """How our leads change with the length of the training."""
     found = []
     for model, to in TARGETS:
-        before, after = lead(early, model, to), lead(late, model, to)
-        if before is not None and after is not None:
+        before, after = ahead(early, model, to), ahead(late, model, to)
+        if before and after:
             name = LABELS[to].partition(":")[0]
-            found.append(f"`{PRESETS[model]}` to {name}: {signed(before)}, then {signed(after)} points")
+            found.append(f"`{PRESETS[model]}` to {name}: {signed(fmean(before))}, then {signed(fmean(after))} points")
     if found:
         epochs = [next(iter(runs.values()))[0]["epochs"] for runs in (early, late)]
         yield f"**With longer training**, {epochs[0]} and {epochs[1]} epochs: {'; '.join(found)}."
@@ -216,12 +216,12 @@ def _conclusions(records: list[Record]) -> Iterable[str]:
     error = 100 * (2 * best["tcp"] * (1 - best["tcp"]) / pictures) ** 0.5
     overfits = "Std-ViT overfits, as the paper says" if test["std"] > 2 * train["std"] else "Std-ViT does not overfit"
     yield (
-        f"**Which conclusions survive:** TCP-ViT is {_ahead(best['tcp'], best['std'])} Std-ViT at the best epoch, "
-        f"{_ahead(last['tcp'], last['std'])} it at the last; in the paper it is {_ahead(quoted['tcp'], quoted['std'])} "
+        f"**Which conclusions survive:** TCP-ViT is {_in_words(best['tcp'], best['std'])} Std-ViT at the best epoch, "
+        f"{_in_words(last['tcp'], last['std'])} it at the last; in the paper it is {_in_words(quoted['tcp'], quoted['std'])} "
         f"it. Seeds: {seeds}; {pictures:,} test pictures alone make a standard error of {error:.1f} points. "
         f"{overfits}: it ends at a train loss of {train['std']:.2f} and a test loss of {test['std']:.2f}, TCP-ViT at "
-        f"{train['tcp']:.2f} and {test['tcp']:.2f}. Our Std-ViT is {_ahead(best['std'], quoted['std'])} the paper's, "
-        f"our TCP-ViT {_ahead(best['tcp'], quoted['tcp'])} the paper's."
+        f"{train['tcp']:.2f} and {test['tcp']:.2f}. Our Std-ViT is {_in_words(best['std'], quoted['std'])} the paper's, "
+        f"our TCP-ViT {_in_words(best['tcp'], quoted['tcp'])} the paper's."
     )
     yield ""
 
@@ -229,17 +229,17 @@ def _conclusions(records: list[Record]) -> Iterable[str]:
 def _by_recipe(proxy: list[Record]) -> Iterable[str]:
     """How far TCP-ViT is ahead of Std-ViT by recipe."""
     runs = settled(proxy, [])
-    leads = {said: lead(runs, f"tcp-{name}", f"std-{name}") for name, said in RECIPES.items()}
-    found = [f"{signed(points)} with {said}" for said, points in leads.items() if points is not None]
+    leads = {said: ahead(runs, f"tcp-{name}", f"std-{name}") for name, said in RECIPES.items()}
+    found = [f"{signed(fmean(points))} with {said}" for said, points in leads.items() if points]
     if found:
         yield f"**TCP-ViT to Std-ViT, in points:** {'; '.join(found)}."
         yield ""
 
 
-def _ahead(mine: float, theirs: float) -> str:
+def _in_words(mine: float, theirs: float) -> str:
     """Two accuracies in words.
 
-    >>> _ahead(0.61, 0.58), _ahead(0.58, 0.61)
+    >>> _in_words(0.61, 0.58), _in_words(0.58, 0.61)
     ('3.0 points ahead of', '3.0 points behind')
     """
     return f"{abs(100 * (mine - theirs)):.1f} points {'ahead of' if mine >= theirs else 'behind'}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from statistics import fmean
 
-from tcpvit.studies.intervals import signed, spread
+from tcpvit.studies.intervals import between, interval, leads, signed, spread, verdict
 from tcpvit.studies.study import Record
 from tcpvit.tables import Table, Written
 from tcpvit.training.progress import duration
@@ -323,20 +323,20 @@ def paper_table(records: list[Record]) -> Table:
 
 
 def target_table(runs: Runs) -> Table:
-    """The targets of the study, with what our presets reached: means over the seeds."""
-    table = Table("targets", "What was to be reached, and what was", ["target", "preset", "reached", "met"])
+    """The targets of the study, with what our presets reached: means over the seeds that both models have."""
+    columns = ["target", "preset", "reached", "95 % interval", "seeds", "verdict"]
+    table = Table("targets", "What was to be reached, and what was", columns)
     for (model, to), (what, needed) in TARGETS.items():
-        ahead = lead(runs, model, to)
-        if ahead is not None:
-            seeds = min(len(runs[model]), len(runs[to]))
-            met = ("yes" if ahead >= needed else "no") + ", one seed" * (seeds == 1)
-            table.add(what, f"`{PRESETS[model]}`", Written(signed(ahead)), met)
+        found = ahead(runs, model, to)
+        if found:
+            cells = (Written(signed(fmean(found))), Written(between(interval(found))), len(found))
+            table.add(what, f"`{PRESETS[model]}`", *cells, verdict(found, needed))
     return table
 
 
-def lead(runs: Runs, model: str, to: str) -> float | None:
-    """By how many points one model is ahead of another, if both were run."""
-    return 100 * (mean_top1(runs[model]) - mean_top1(runs[to])) if model in runs and to in runs else None
+def ahead(runs: Runs, model: str, to: str) -> list[float]:
+    """By how many points one model is ahead of another at the last epoch, seed by seed."""
+    return leads(runs.get(model, []), runs.get(to, []), "top1_last")
 
 
 def percent(values: Sequence[float]) -> Written:

@@ -11,6 +11,7 @@ from typing import Any
 
 from tcpvit.figures.efficiency import compression_cost
 from tcpvit.studies import segmentation_tables as tables
+from tcpvit.studies.intervals import leads
 from tcpvit.studies.segmentation_figures import SHOWN, draw_all
 from tcpvit.studies.study import Places, Record, write_block
 from tcpvit.tables import Table, as_text, render
@@ -120,7 +121,7 @@ def _performance(runs: tables.Runs) -> str:
     if not any(runs[name] for name in tables.PAIR):
         return _not_run("whole")
     table = tables.performance_table(runs)
-    found = tables.differences(runs, "tcp")
+    found = leads(runs["tcp"], runs["std"], "miou")
     if found:
         points = [(runs[name][0]["parameters"], tables.percents(runs[name], "miou")) for name in tables.PAIR]
         paper = [(tables.PAPER_PARAMETERS["total"][i], [tables.PAPER["miou"][i]]) for i in range(2)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from functools import cache
 from statistics import fmean
@@ -11,7 +11,7 @@ import torch
 
 from tcpvit.analysis import count_flops, count_parameters
 from tcpvit.models import create_model, model_config
-from tcpvit.studies.intervals import between, interval, signed, spread
+from tcpvit.studies.intervals import between, interval, leads, signed, spread, verdict
 from tcpvit.studies.study import FAST, Record
 from tcpvit.tables import Cell, Ratio, Table, Written
 from tcpvit.training.progress import duration
@@ -92,12 +92,6 @@ def has_pair(runs: Runs) -> bool:
 def percents(runs: Iterable[Record], metric: str) -> list[float]:
     """A metric of each run, in per cent."""
     return [100 * run[metric] for run in runs]
-
-
-def differences(runs: Runs, name: str, metric: str = "miou", reference: str = "std") -> list[float]:
-    """A model minus the reference in points, seed by seed, where both were run."""
-    before = {run["seed"]: run[metric] for run in runs[reference]}
-    return [100 * (run[metric] - before[run["seed"]]) for run in runs[name] if run["seed"] in before]
 
 
 @cache
@@ -223,7 +217,7 @@ def performance_table(runs: Runs) -> Table:
     table = Table("seg_performance", "Performance (tab:seg_performance)", columns)
     for metric, label in METRICS.items():
         cells = [_spread(runs[name], metric) for name in PAIR]
-        found = differences(runs, "tcp", metric)
+        found = leads(runs["tcp"], runs["std"], metric)
         delta = Written(signed(fmean(found))) if found else None
         paper: list[Cell] = [None] * 3
         if metric in PAPER:
@@ -249,7 +243,7 @@ def seeds_table(name: str, title: str, runs: Runs) -> Table:
             continue
         mious = percents(runs[model], "miou")
         ends = interval(mious)
-        found = [] if model == "std" else differences(runs, model)
+        found = [] if model == "std" else leads(runs[model], runs["std"], "miou")
         table.add(
             *head,
             Written(spread(mious)),
@@ -269,14 +263,9 @@ def rate_table(subset: Runs, faster: Runs) -> Table:
         "seg_rate", "mIoU (%) on the subset by learning rate", ["model", "the paper's", "faster", "Δ", "seeds"]
     )
     for name in PAIR:
-        usual = {run["seed"]: run for run in subset[name]}
-        pairs = [(usual[run["seed"]], run) for run in faster[name] if run["seed"] in usual]
-        if not pairs:
-            table.add(LABELS[name], _spread(subset[name], "miou"), NOT_RUN, None, 0)
-            continue
-        before, after = (percents(runs, "miou") for runs in zip(*pairs, strict=True))
-        gained = Written(signed(fmean(after) - fmean(before)))
-        table.add(LABELS[name], Written(spread(before)), Written(spread(after)), gained, len(pairs))
+        gained = leads(faster[name], subset[name], "miou")
+        delta = Written(signed(fmean(gained))) if gained else None
+        table.add(LABELS[name], _spread(subset[name], "miou"), _spread(faster[name], "miou"), delta, len(gained))
     return table
 
 
@@ -288,7 +277,7 @@ def goals_table(whole: Runs, subset: Runs, augmented: Runs) -> Table:
         asked.append((f"TCP-ViT+ not below Std-ViT, subset{said}", runs, "plus", 0.0))
         asked.append((f"TCP-ViT full at most 1.5 points below Std-ViT, subset{said}", runs, "full", -1.5))
     for goal, runs, name, least in asked:
-        found = differences(runs, name)
+        found = leads(runs[name], runs["std"], "miou")
         if found:
             points = f"{signed(fmean(found), 2)} points"
             table.add(goal, Written(points), Written(between(interval(found))), verdict(found, least))
@@ -299,18 +288,6 @@ def goals_table(whole: Runs, subset: Runs, augmented: Runs) -> Table:
         "TCP-ViT full has at most 0.36 of the parameters", Ratio(ratio), None, "reached" if ratio <= 0.36 else "missed"
     )
     return table
-
-
-def verdict(found: Sequence[float], least: float) -> str:
-    """Whether differences reach `least`: the mean decides, and the interval how sure that is.
-
-    >>> verdict([0.9, 1.0, 1.1], 0), verdict([-1.0, 1.5, 1.0], 0), verdict([-1.0], 0)
-    ('reached', 'reached on average', 'missed, one seed')
-    """
-    said, ends = "reached" if fmean(found) >= least else "missed", interval(found)
-    if ends is None:
-        return f"{said}, one seed"
-    return f"{said} on average" if ends[0] < least <= ends[1] else said
 
 
 def runs_table(records: Iterable[Record]) -> Table:
