@@ -15,7 +15,7 @@ import pytest
 from tcpvit.analysis import predict_parameters
 from tcpvit.models import model_config
 from tcpvit.studies.classification import STUDY, measured, planned
-from tcpvit.studies.classification_tables import LABELS, at_own_rate
+from tcpvit.studies.classification_tables import LABELS, PLUS, at_own_rate, target_table
 from tcpvit.studies.study import Finished, Places, Planned, Study, choose, record, work
 from tcpvit.training import Recipe
 from tcpvit.training.progress import Silent
@@ -127,6 +127,16 @@ def test_short_runs_choose_how_a_model_is_shown():
     assert at_own_rate([full, root, liked]) == {"joint-full-lr": [root]}  # worse on test pictures, which do not count
     assert at_own_rate([full, liked]) == {"joint-full-lr": [full]}  # the best of those that were trained for long
     assert at_own_rate([run("gap", "joint", 0.003, 0.7)]) == {}
+
+
+def test_targets_are_judged_on_the_seeds_that_both_models_have():
+    def runs(*top1: float) -> list[dict]:
+        return [{"seed": seed, "top1_last": value} for seed, value in enumerate(top1)]
+
+    found = target_table({PLUS: runs(0.75, 0.76, 0.10), "std-28": runs(0.71, 0.70), "std": runs(0.78, 0.77, 0.11)})
+    ahead, within = (row.cells[2:] for row in found.rows)  # no third row: the wide model was not run
+    assert ahead == ("+5.0", "[−7.7, +17.7]", 2, "reached on average")
+    assert within == ("−1.7", "[−4.5, +1.2]", 3, "reached on average")
 
 
 def test_a_readme_that_is_not_of_the_pages_house_is_left_alone():
