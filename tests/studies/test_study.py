@@ -15,7 +15,7 @@ import pytest
 from tcpvit.analysis import predict_parameters
 from tcpvit.models import model_config
 from tcpvit.studies.classification import STUDY, measured, planned
-from tcpvit.studies.classification_tables import LABELS, PLUS, at_own_rate, target_table
+from tcpvit.studies.classification_tables import LABELS, PLUS, at_own_rate, judges, settled, target_table
 from tcpvit.studies.study import Finished, Places, Planned, Study, choose, record, work
 from tcpvit.training import Recipe
 from tcpvit.training.progress import Silent
@@ -127,6 +127,19 @@ def test_short_runs_choose_how_a_model_is_shown():
     assert at_own_rate([full, root, liked]) == {"joint-full-lr": [root]}  # worse on test pictures, which do not count
     assert at_own_rate([full, liked]) == {"joint-full-lr": [full]}  # the best of those that were trained for long
     assert at_own_rate([run("gap", "joint", 0.003, 0.7)]) == {}
+
+
+def test_runs_as_long_as_the_finals_choose_their_rates_before_short_ones():
+    def run(group: str, name: str, lr: float, top1: float) -> dict:
+        return {"group": group, "name": name, "lr": lr, "top1_last": top1}
+
+    full, root = run("final", "joint-full-lr", 0.006, 0.75), run("final", "joint-sqrt-lr", 0.006, 0.74)
+    short = [run("rate", "joint-full-lr-0.006", 0.006, 0.6), run("rate", "joint-sqrt-lr-0.006", 0.006, 0.5)]
+    long = [run("long", "joint-full-lr-0.006", 0.006, 0.7), run("long", "joint-sqrt-lr-0.006", 0.006, 0.72)]
+    other = [run("rate", "std-0.006", 0.006, 0.6)]
+    assert settled([full, root], judges(short)) == {"joint-full-lr": [full]}
+    assert settled([full, root], judges(short + long)) == {"joint-full-lr": [root]}
+    assert judges(short + long + other) == long + other
 
 
 def test_targets_are_judged_on_the_seeds_that_both_models_have():

@@ -125,8 +125,12 @@ OWN_RATE |= {"large-81x3": 0.003}
 RECIPE_RATE = 0.003  # a model whose own rate this is was trained in `gap`
 FINALISTS = ("joint-full-lr", "std", "std-28", "large-81x3", "paper")
 # A rate that is best for 4 epochs may be too high for 30: slices that learn C times as fast have the highest of all.
-LONG_RATES = (("joint-sqrt-lr", 0.006), ("joint-full-lr", 0.003), ("joint-full-lr", 0.006))
-LONG_RATES += (("std-28", 0.006), ("std", 0.006), ("std-28", 0.003), ("std", 0.003))
+LONG_RATES = {
+    "joint-sqrt-lr": (0.006,),
+    "joint-full-lr": (0.003, 0.006),
+    "std-28": (0.006, 0.003),
+    "std": (0.006, 0.003),
+}
 
 
 def planned() -> list[Planned]:
@@ -146,7 +150,8 @@ def planned() -> list[Planned]:
         ),
         *(
             Planned("long", f"{name}-{rate}", FULL, (*HELD_OUT, LONG, *models[name], f"optimizer.lr={rate}"))
-            for name, rate in LONG_RATES
+            for name, rates in LONG_RATES.items()
+            for rate in rates
         ),
         *(
             Planned("final", name, FULL, (*models[name], f"optimizer.lr={OWN_RATE[name]}", LONG), seed)

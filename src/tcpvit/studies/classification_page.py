@@ -30,10 +30,11 @@ from tcpvit.studies.classification_tables import (
     factors,
     gap_table,
     group,
+    held_out_table,
+    judges,
     mean_top1,
     paper_table,
     percent,
-    screen_table,
     seeds_table,
     settled,
     short_runs,
@@ -80,7 +81,7 @@ def write(places: Places) -> list[Path]:
 
 def _summary(records: list[Record]) -> str:
     """For the README: the dense models, the paper's and ours; the finalists, if all of ours and the dense ones are."""
-    final = settled(group(records, "final"), short_runs(records))
+    final = settled(group(records, "final"), judges(records))
     runs = final if {"std", "std-28", PLUS, WIDE} <= set(final) else at_own_rate(records)
     shown = [name for name in SAID if name in runs]
     table = Table("summary", title([run for name in shown for run in runs[name]]), ["model", *COLUMNS])
@@ -107,14 +108,19 @@ def _lines(records: list[Record], times: dict[str, float], drawn: Iterable[str])
     yield LEGEND
     yield ""
     gap, final, short = group(records, "gap"), group(records, "final"), short_runs(records)
-    own = at_own_rate(records)
+    own, best = at_own_rate(records), settled(final, judges(records))
     yield from _section(
         "Finalists",
-        [seeds_table(final, "final"), target_table(settled(final, short))],
-        "Each model at the learning rate that its short runs below prefer, which saw no test picture; the schedule "
-        "is one for all. Three seeds are planned; the table says how many were run.",
+        [seeds_table(final, "final"), target_table(best)],
+        "Each model at the learning rate that its runs on held-out training pictures prefer, which saw no test "
+        "picture; the schedule is one for all. Three seeds are planned; the table says how many were run.",
     )
-    yield from _with_time(own, settled(final, short))
+    yield from _with_time(own, best)
+    yield from _section(
+        "Runs that chose the rates of the finalists",
+        [held_out_table("long", group(records, "long"))],
+        "As long as the finals. A model that is not here has the rate that its short runs below prefer.",
+    )
     yield from _section(
         "Each model at its own learning rate",
         [gap_table(own.values(), times), target_table(own)],
@@ -136,7 +142,7 @@ def _lines(records: list[Record], times: dict[str, float], drawn: Iterable[str])
     yield from _effects("From the paper's model to ours", "factors", factors(gap), gap, RATE_CAVEAT)
     about = f"The model is `{PRESETS[PLUS]}`: {LABELS[PLUS]}."
     yield from _effects("One change to the best small model", "changes", changes(short), short, about)
-    yield from _section("Short runs that chose", [screen_table(short)])
+    yield from _section("Short runs that chose", [held_out_table("short", short)])
     yield from _section(
         "The paper's protocol",
         [paper_table(records)],

@@ -150,6 +150,14 @@ def short_runs(records: Iterable[Record]) -> list[Record]:
     return [record for record in records if record["group"] in ("screen", "rate")]
 
 
+def judges(records: Iterable[Record]) -> list[Record]:
+    """The held-out runs that choose for the finals: as long as these, or where a model has none of them, short ones."""
+    records = list(records)
+    long = group(records, "long")
+    models = {_same(record) for record in long}
+    return long + [record for record in short_runs(records) if _same(record) not in models]
+
+
 def settled(runs: Iterable[Record], short: Iterable[Record]) -> Runs:
     """The runs of each model; of several rates to train it at, those of the rate its short runs prefer.
 
@@ -160,7 +168,7 @@ def settled(runs: Iterable[Record], short: Iterable[Record]) -> Runs:
     liked = {way: mean_top1(found) for way, found in _ways(short).items()}
     models: dict[str, dict[tuple[str, float], list[Record]]] = {}
     for (name, lr), found in _ways(runs).items():
-        models.setdefault(SAME.get(name, name), {})[name, lr] = found
+        models.setdefault(_same(found[0]), {})[name, lr] = found
     return {model: found[max(found, key=lambda way: liked.get(way, 0.0))] for model, found in models.items()}
 
 
@@ -186,6 +194,12 @@ def _model(record: Record) -> str:
     return name.removesuffix(f"-{record['lr']}")
 
 
+def _same(record: Record) -> str:
+    """The model of a run, whatever the rate of its slices."""
+    name = _model(record)
+    return SAME.get(name, name)
+
+
 def mean_top1(runs: Iterable[Record]) -> float:
     """Of the last epochs, over the seeds."""
     return fmean(run["top1_last"] for run in runs)
@@ -196,9 +210,9 @@ def gap_table(runs: Iterable[list[Record]], times: dict[str, float]) -> Table:
     rows = sorted(runs, key=mean_top1, reverse=True)
     columns = ["model", "parameters", "lr", "top-1, last", "best", "to Std-ViT", "to dense 28", "ms", "CPU time"]
     table = Table("gap", title([run for found in rows for run in found]), columns)
-    top = {SAME.get(found[0]["name"], found[0]["name"]): mean_top1(found) for found in rows}
+    top = {_same(found[0]): mean_top1(found) for found in rows}
     for found in rows:
-        one, model = found[0], SAME.get(found[0]["name"], found[0]["name"])
+        one, model = found[0], _same(found[0])
         spent = [run["cpu_seconds"] for run in found if run["cpu_seconds"]]
         table.add(
             LABELS.get(one["name"], one["name"]),
@@ -257,13 +271,14 @@ def effect_table(name: str, effects: list[Effect], records: list[Record]) -> Tab
     return table
 
 
-def screen_table(short: list[Record]) -> Table:
-    """The short runs on held-out training pictures."""
-    columns = ["model", "parameters", "learning rate", "top-1 on held-out pictures"]
-    table = Table("screen", title(short), columns)
-    for (name, lr), found in sorted(_ways(short).items(), key=lambda item: -mean_top1(item[1])):
+def held_out_table(name: str, runs: list[Record]) -> Table:
+    """Runs that were measured on held-out training pictures, best first."""
+    columns = ["model", "parameters", "learning rate", "train loss", "top-1 on held-out pictures"]
+    table = Table(name, title(runs), columns)
+    for (model, lr), found in sorted(_ways(runs).items(), key=lambda item: -mean_top1(item[1])):
         top1 = percent([run["top1_last"] for run in found])
-        table.add(LABELS.get(name, name), found[0]["parameters"], Written(f"{lr:g}"), top1)
+        label, rate = LABELS.get(model, model), Written(f"{lr:g}")
+        table.add(label, found[0]["parameters"], rate, _loss(found, "train_loss"), top1)
     return table
 
 
@@ -271,12 +286,11 @@ def seeds_table(records: list[Record], name: str) -> Table:
     """Means and deviations over the seeds."""
     columns = ["model", "parameters", "lr", "seeds", "top-1, last", "best", "train loss", "test loss"]
     table = Table(name, title(records), columns)
-    for label in dict.fromkeys(record["name"] for record in records):
-        runs = [record for record in records if record["name"] == label]
+    for (label, lr), runs in _ways(records).items():
         table.add(
             LABELS.get(label, label),
             runs[0]["parameters"],
-            Written(f"{runs[0]['lr']:g}"),
+            Written(f"{lr:g}"),
             len(runs),
             percent([run["top1_last"] for run in runs]),
             percent([run["top1_best"] for run in runs]),
