@@ -121,9 +121,9 @@ VARIED = (
 RATES = (0.006, 0.012)  # beside the recipe's own 0.003, which `screen` has
 # Each model at its own rate, the best of its short runs; `paper` takes that of `joint-full-lr`.
 OWN_RATE = {"std": 0.006, "std-28": 0.006, "joint-full-lr": 0.006, "fast-less-decay": 0.006, "paper": 0.006}
-OWN_RATE |= {"large-81x3": 0.003}
+OWN_RATE |= {"joint-sqrt-lr": 0.006, "large-81x3": 0.003}
 RECIPE_RATE = 0.003  # a model whose own rate this is was trained in `gap`
-FINALISTS = ("joint-full-lr", "std", "std-28", "large-81x3", "paper")
+FINALISTS = ("joint-sqrt-lr", "joint-full-lr", "std", "std-28", "large-81x3", "paper")
 # A rate that is best for 4 epochs may be too high for 30: slices that learn C times as fast have the highest of all.
 LONG_RATES = {
     "joint-sqrt-lr": (0.006,),
