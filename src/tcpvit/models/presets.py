@@ -11,8 +11,8 @@ from tcpvit.models.segmenter import SegmenterConfig
 from tcpvit.models.swin import SwinConfig
 
 # Classification, 32×32: 119,194 and 43,114 parameters. What the study found best: slices that attend together, from a
-# c-product patch embedding (43,930), and the same as wide as Std-ViT's parameters allow (116,893). Both are to be
-# trained with optimizer.slice_lr_scale=full.
+# c-product patch embedding (43,930), and the same as wide as Std-ViT's parameters allow (116,893). Both are
+# better with a higher rate for slices: optimizer.slice_lr_scale=sqrt or full.
 _cifar = partial(ViTConfig, img_size=32, patch_size=4, depth=4, num_heads=4)
 _cifar_plus = partial(_cifar, "tcp", attention="joint", patch_embed="t_linear")
 

@@ -88,12 +88,22 @@ def _summary(records: list[Record]) -> str:
     for name in shown:
         one, top1 = runs[name][0], percent([run["top1_last"] for run in runs[name]])
         ratio = Ratio.of(one["parameters"], runs["std"][0]["parameters"]) if "std" in runs else None
-        table.add(SAID[name], one["parameters"], ratio, Written(f"{one['lr']:g}"), len(runs[name]), top1)
+        table.add(SAID[name], one["parameters"], ratio, _rate(one), len(runs[name]), top1)
     table.notes.append(
-        "Each model at the learning rate that short runs on held-out training pictures chose; in ours, slice-wise "
-        "weights learn C times as fast. The last epoch counts."
+        "Each model at the learning rate that runs on held-out training pictures chose, in ours with a factor for "
+        "slice-wise weights (`optimizer.slice_lr_scale`). The last epoch counts."
     )
     return render([table], "markdown")
+
+
+def _rate(run: Record) -> Written:
+    """The learning rate, and the factor of the slices.
+
+    >>> _rate({"lr": 0.006, "changes": ["optimizer.slice_lr_scale=sqrt"]})
+    '0.006, slices ×√C'
+    """
+    scales = {"optimizer.slice_lr_scale=full": ", slices ×C", "optimizer.slice_lr_scale=sqrt": ", slices ×√C"}
+    return Written(f"{run['lr']:g}{''.join(scales.get(change, '') for change in run['changes'])}")
 
 
 def _lines(records: list[Record], times: dict[str, float], drawn: Iterable[str]) -> Iterable[str]:
