@@ -22,6 +22,7 @@ from tcpvit.studies.segmentation_tables import (
     Runs,
     components,
     has_pair,
+    on_common_seeds,
     percents,
     runs_of,
     shown_group,
@@ -46,7 +47,7 @@ def draw_all(places: Places, records: Sequence[Record]) -> list[Path]:
     """Write every figure that there are numbers for, as SVG and PNG."""
     figures = {"seg_params": _draw_parameters()}
     for name, group in (("seg_efficiency", "whole"), ("seg_efficiency_subset", "subset")):
-        runs = runs_of(records, group)
+        runs = on_common_seeds(runs_of(records, group))
         if has_pair(runs):
             figures[name] = _draw_efficiency(runs)
     if shown := shown_group(records):

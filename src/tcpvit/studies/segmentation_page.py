@@ -29,7 +29,7 @@ CAPTIONS = {
     "what both models find, with the mIoU of the picture (fig:seg_visual).",
     "seg_errors": "Errors on the same pictures: light green is right, dark red wrong, grey ignored (fig:seg_errors).",
     "seg_efficiency": "Parameters against mIoU, all training pictures (fig:seg_efficiency).",
-    "seg_efficiency_subset": "Parameters against mIoU on the subset, mean and deviation over the seeds.",
+    "seg_efficiency_subset": "Parameters against mIoU on the subset, over the seeds that all models have.",
 }
 OF_SHOWN = ("seg_curves", "seg_confusion", "seg_visual", "seg_errors")  # of the part that has both models
 
