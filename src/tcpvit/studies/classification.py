@@ -9,7 +9,8 @@ Its parts, in the order of worth:
 - `own`: the models that matter most, each at its own learning rate;
 - `long`: their learning rates anew, over the 30 epochs of the finals, on the same held-out pictures;
 - `final`: 30 epochs and three seeds;
-- `paper`, `tuned`: the paper's protocol (10,000/2,000 pictures, 150 epochs) and the same with care;
+- `paper`, `tuned`: the paper's protocol (10,000/2,000 pictures, 150 epochs) and the same with care, each model at
+  the rate that `tuned-rate` chose over 30 epochs on 2,000 of the training pictures;
 - `proxy`: does lr 0.01 without warm-up alone make the difference that the paper sees on SVHN?
 - `svhn`, `stl10`, `full`: for whoever has the files, or a GPU.
 """
@@ -123,6 +124,7 @@ RATES = (0.006, 0.012)  # beside the recipe's own 0.003, which `screen` has
 OWN_RATE = {"std": 0.006, "std-28": 0.006, "joint-full-lr": 0.006, "fast-less-decay": 0.006, "paper": 0.006}
 OWN_RATE |= {"joint-sqrt-lr": 0.006, "large-81x3": 0.003}
 RECIPE_RATE = 0.003  # a model whose own rate this is was trained in `gap`
+TUNED_RATES = (0.004, 0.002, 0.008)
 FINALISTS = ("joint-sqrt-lr", "joint-full-lr", "std", "std-28", "large-81x3", "paper")
 # A rate that is best for 4 epochs may be too high for 30: slices that learn C times as fast have the highest of all.
 LONG_RATES = {
@@ -158,6 +160,7 @@ def planned() -> list[Planned]:
             for seed, name in product(SEEDS, FINALISTS)
         ),
         *_pairs("paper", PAPER, ("data.name=cifar10", "precision=bfloat16")),
+        *_tuned_rates(),
         *_pairs("tuned", TUNED, ("data.name=cifar10", "precision=bfloat16")),
         *_proxy(),
         *_pairs("svhn", PAPER, ("data.name=svhn",)),
@@ -180,6 +183,15 @@ def _pairs(group: str, recipe: str, changes: tuple[str, ...]) -> list[Planned]:
         Planned(group, name, recipe, (*model, *changes), seed)
         for seed in SEEDS
         for name, model in (("std", STD), ("tcp", ()))
+    ]
+
+
+def _tuned_rates() -> list[Planned]:
+    """Short runs of the tuned recipe at several rates, on pictures held out of the 10,000."""
+    changes = ("data.name=cifar10", "precision=bfloat16", "data.options.val_fraction=0.2", LONG)
+    return [
+        Planned("tuned-rate", f"{name}-{rate}", TUNED, (*model, *changes, f"optimizer.lr={rate}"))
+        for rate, (name, model) in product(TUNED_RATES, (("std", STD), ("tcp", ())))
     ]
 
 

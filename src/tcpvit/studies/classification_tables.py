@@ -21,6 +21,7 @@ LABELS = {
     "std-28": "Std-ViT, width 28: the dense ViT of TCP-ViT's size",
     "std-28-less-decay": "Std-ViT, width 28, a third of the decay",
     "paper": "TCP-ViT as in the paper",
+    "tcp": "TCP-ViT as in the paper",  # where it is one of the paper's pair
     "spatial": "the paper's, GELU in the spatial domain",
     "joint-none": "the paper's, joint attention",
     "t-linear": "the paper's, t_linear patch embedding",
