@@ -15,7 +15,7 @@ import pytest
 from tcpvit.analysis import predict_parameters
 from tcpvit.models import model_config
 from tcpvit.studies.classification import STUDY, measured, planned
-from tcpvit.studies.classification_tables import LABELS, PLUS, at_own_rate, judges, settled, target_table
+from tcpvit.studies.classification_labels import LABELS
 from tcpvit.studies.study import Finished, Places, Planned, Study, choose, record, work
 from tcpvit.training import Recipe
 from tcpvit.training.progress import Silent
@@ -111,45 +111,6 @@ def test_the_page_holds_what_the_records_hold(small):
         assert f"{found['parameters']:,}" in text
     assert "not run here" in text
     assert [file.suffix for file in figures] == [".svg", ".png"]
-
-
-def test_short_runs_choose_how_a_model_is_shown():
-    def run(group: str, name: str, lr: float, top1: float) -> dict:
-        return {"group": group, "name": name, "lr": lr, "top1_last": top1}
-
-    low, high = run("gap", "std", 0.003, 0.72), run("own", "std", 0.006, 0.69)
-    assert at_own_rate([low, high]) == {"std": [high]}  # nothing to choose by: what was planned as its own
-    short = run("screen", "std", 0.003, 0.5)
-    assert at_own_rate([low, high, short, run("rate", "std-0.006", 0.006, 0.6)]) == {"std": [high]}
-    assert at_own_rate([low, high, short, run("rate", "std-0.006", 0.006, 0.4)]) == {"std": [low]}
-    full, root = run("own", "joint-full-lr", 0.006, 0.7), run("own", "joint-sqrt-lr", 0.006, 0.69)
-    liked = run("rate", "joint-sqrt-lr-0.006", 0.006, 0.61)
-    assert at_own_rate([full, root, liked]) == {"joint-full-lr": [root]}  # worse on test pictures, which do not count
-    assert at_own_rate([full, liked]) == {"joint-full-lr": [full]}  # the best of those that were trained for long
-    assert at_own_rate([run("gap", "joint", 0.003, 0.7)]) == {}
-
-
-def test_runs_as_long_as_the_finals_choose_their_rates_before_short_ones():
-    def run(group: str, name: str, lr: float, top1: float) -> dict:
-        return {"group": group, "name": name, "lr": lr, "top1_last": top1}
-
-    full, root = run("final", "joint-full-lr", 0.006, 0.75), run("final", "joint-sqrt-lr", 0.006, 0.74)
-    short = [run("rate", "joint-full-lr-0.006", 0.006, 0.6), run("rate", "joint-sqrt-lr-0.006", 0.006, 0.5)]
-    long = [run("long", "joint-full-lr-0.006", 0.006, 0.7), run("long", "joint-sqrt-lr-0.006", 0.006, 0.72)]
-    other = [run("rate", "std-0.006", 0.006, 0.6)]
-    assert settled([full, root], judges(short)) == {"joint-full-lr": [full]}
-    assert settled([full, root], judges(short + long)) == {"joint-full-lr": [root]}
-    assert judges(short + long + other) == long + other
-
-
-def test_targets_are_judged_on_the_seeds_that_both_models_have():
-    def runs(*top1: float) -> list[dict]:
-        return [{"seed": seed, "top1_last": value} for seed, value in enumerate(top1)]
-
-    found = target_table({PLUS: runs(0.75, 0.76, 0.10), "std-28": runs(0.71, 0.70), "std": runs(0.78, 0.77, 0.11)})
-    ahead, within = (row.cells[2:] for row in found.rows)  # no third row: the wide model was not run
-    assert ahead == ("+5.0", "[−7.7, +17.7]", 2, "reached on average")
-    assert within == ("−1.7", "[−4.5, +1.2]", 3, "reached on average")
 
 
 def test_a_readme_that_is_not_of_the_pages_house_is_left_alone():

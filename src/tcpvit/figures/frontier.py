@@ -70,20 +70,27 @@ def _draw_panel(panel: Any, points: list[Point], cost: str) -> None:
         linestyle=":",
         label="frontier",
     )
-    middle = (min(point.costs[cost] for point in points) + max(point.costs[cost] for point in points)) / 2
-    for point in points:  # names stand inside the panel, clear of the dotted line
+    low, high = min(point.costs[cost] for point in points), max(point.costs[cost] for point in points)
+    for point in points:
         if point.named or point in unbeaten:
-            left, beaten = point.costs[cost] <= middle, point not in unbeaten
             panel.annotate(
                 point.name,
                 (point.costs[cost], point.accuracy),
-                xytext=(4, -9) if left else (-3, -11 if beaten else 6),
                 textcoords="offset points",
                 fontsize=6.5,
-                ha="left" if left else "right",
+                **_beside(point in unbeaten, right=point.costs[cost] > (low + high) / 2),
             )
     panel.xaxis.get_major_locator().set_params(nbins=5)
     panel.xaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")
     panel.set_xlabel(cost)
     panel.grid(color=FAINT)
-    panel.margins(x=0.2, y=0.1)  # room for names
+    panel.margins(y=0.1)
+    span = (high - low) or high
+    panel.set_xlim(low - 0.3 * span, high + 0.15 * span)  # room for names
+
+
+def _beside(unbeaten: bool, right: bool) -> dict[str, Any]:
+    """Where a name stands clear of the dotted line: above and left of what nothing beats, else below and inside."""
+    if unbeaten:
+        return {"xytext": (-4, 2), "ha": "right"}
+    return {"xytext": (-3, -11), "ha": "right"} if right else {"xytext": (5, -2), "ha": "left"}

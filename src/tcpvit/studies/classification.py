@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from itertools import product
 
+from tcpvit.studies.classification_labels import FINALISTS
 from tcpvit.studies.classification_page import write
 from tcpvit.studies.study import FAST, Finished, Planned, Record, Study
 
@@ -125,7 +126,6 @@ OWN_RATE = {"std": 0.006, "std-28": 0.006, "joint-full-lr": 0.006, "fast-less-de
 OWN_RATE |= {"joint-sqrt-lr": 0.006, "large-81x3": 0.003}
 RECIPE_RATE = 0.003  # a model whose own rate this is was trained in `gap`
 TUNED_RATES = (0.004, 0.002, 0.008)
-FINALISTS = ("joint-sqrt-lr", "joint-full-lr", "std", "std-28", "large-81x3", "paper")
 # A rate that is best for 4 epochs may be too high for 30: slices that learn C times as fast have the highest of all.
 LONG_RATES = {
     "joint-sqrt-lr": (0.006,),

@@ -3,142 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from statistics import fmean
+from statistics import fmean, variance
 
+from tcpvit.studies.classification_labels import (
+    AS_FAST,
+    CHANGES,
+    FACTORS,
+    FINALISTS,
+    LABELS,
+    PLUS,
+    PRESETS,
+    QUOTED,
+    SAME,
+    TARGETS,
+)
 from tcpvit.studies.intervals import between, interval, leads, signed, spread, verdict
 from tcpvit.studies.study import Record
-from tcpvit.tables import Table, Written
+from tcpvit.tables import Cell, Table, Written
 from tcpvit.training.progress import duration
 
-LEGEND = (
-    "**J**: joint attention and a c-product patch embedding (`t_linear`). **F**: slice-wise weights learn C times as "
-    "fast as the others (`optimizer.slice_lr_scale=full`). **D**: and decay no faster (weight decay divided by C). "
-    "`tcp_vit_cifar_plus` is J, `tcp_vit_cifar_wide` is J at width 81 with 3 heads a slice."
-)
-LABELS = {
-    "std": "Std-ViT, width 48",
-    "std-less-decay": "Std-ViT, width 48, a third of the decay",
-    "std-28": "Std-ViT, width 28: the dense ViT of TCP-ViT's size",
-    "std-28-less-decay": "Std-ViT, width 28, a third of the decay",
-    "paper": "TCP-ViT as in the paper",
-    "tcp": "TCP-ViT as in the paper",  # where it is one of the paper's pair
-    "spatial": "the paper's, GELU in the spatial domain",
-    "joint-none": "the paper's, joint attention",
-    "t-linear": "the paper's, t_linear patch embedding",
-    "paper-full-lr": "the paper's, F",
-    "joint": "J",
-    "joint-spatial": "J, spatial GELU",
-    "joint-shuffle": "J, shuffle",
-    "joint-mix": "J, mix from rotations",
-    "joint-mix-norm": "J, mix from rotations, joint norm",
-    "two-factor": "J, two-factor maps",
-    "joint-sqrt-lr": "J, slices learn √C times as fast",
-    "joint-full-lr": "J, F",
-    "mix-identity": "J, mix from rotations, no transform",
-    "mix-haar": "J, mix from rotations, Haar",
-    "mix-learned": "J, mix from rotations, learned transform",
-    "mix-data": "J, mix from rotations, data-driven transform",
-    "joint-heads-2": "J, 2 heads a slice",
-    "joint-heads-8": "J, 8 heads a slice",
-    "fast-less-decay": "J, F, D",
-    "fast-identity": "J, F, no transform",
-    "fast-haar": "J, F, Haar",
-    "fast-learned": "J, F, learned transform",
-    "fast-data": "J, F, data-driven transform",
-    "fast-shallow": "J, F, width 54, 3 blocks, 3 heads a slice",
-    "fast-deep": "J, F, width 42, 5 blocks, 2 heads a slice",
-    "fast-heads-2": "J, F, 2 heads a slice",
-    "fast-heads-8": "J, F, 8 heads a slice",
-    "fast-two-factor": "J, two-factor maps, slices learn 2C times as fast",
-    "fast-two-factor-sqrt": "J, two-factor maps, slices learn √(2C) times as fast",
-    "fast-shuffle": "J, F, shuffle",
-    "fast-norm": "J, F, joint norm",
-    "fast-norm-shuffle": "J, F, joint norm, shuffle",
-    "fast-mix": "J, F, mix from rotations",
-    "fast-mix-start": "J, F, mix from the identity",
-    "fast-spatial": "J, F, spatial GELU",
-    "fast-slice": "the paper's, t_linear patch embedding, F",
-    "fast-none": "the paper's, joint attention, F",
-    "fast-partial": "J, F, width 45, 5 % of the features read all slices",
-    "fast-wide-72x6": "width 72, tube 6, 3 blocks, joint attention, F, mix from rotations, joint norm",
-    "fast-deep-64x8": "width 64, tube 8, 5 blocks, joint attention, F, mix from rotations, joint norm",
-    "large-81x3": "J, F, width 81, 3 heads a slice",
-    "large-sqrt": "J, width 81, 3 heads a slice, slices learn √C times as fast",
-    "large-less-decay": "J, F, D, width 81, 3 heads a slice",
-    "large-63x3": "J, F, width 63, 7 blocks, 3 heads a slice",
-    "large-deep": "J, F, 12 blocks",
-}
-RECIPES = {
-    "paper": "the paper's recipe, lr 0.01",
-    "paper-warm": "the paper's recipe after 3 epochs of warm-up",
-    "tuned": "the tuned recipe",
-    "tuned-cold": "the tuned recipe without warm-up",
-}
-LABELS |= {f"std-{name}": f"Std-ViT, {said}" for name, said in RECIPES.items()}
-LABELS |= {f"tcp-{name}": f"TCP-ViT as in the paper, {said}" for name, said in RECIPES.items()}
-# The same models, with another rate for slices.
-SAME = {"joint-sqrt-lr": "joint-full-lr", "large-sqrt": "large-81x3"}
-# One factor at a time: what is changed, from which run to which.
-FACTORS = (
-    ("slices attend jointly", "paper", "joint-none"),
-    ("a c-product patch embedding", "paper", "t-linear"),
-    ("joint attention and a c-product patch embedding", "paper", "joint"),
-    ("GELU in the spatial domain, alone", "paper", "spatial"),
-    ("GELU in the spatial domain, beside joint attention", "joint", "joint-spatial"),
-    ("learned mixing of slices", "joint", "joint-mix"),
-    ("shuffling of slices", "joint", "joint-shuffle"),
-    ("a norm over all slices, beside mixing", "joint-mix", "joint-mix-norm"),
-    ("two factors with a shuffle between", "joint", "two-factor"),
-    ("slice weights learn √C times as fast", "joint", "joint-sqrt-lr"),
-    ("slice weights learn C times as fast", "joint", "joint-full-lr"),
-    ("no transform instead of the DCT", "joint-mix", "mix-identity"),
-    ("Haar instead of the DCT", "joint-mix", "mix-haar"),
-    ("a learned transform instead of the DCT", "joint-mix", "mix-learned"),
-    ("the data's own transform instead of the DCT", "joint-mix", "mix-data"),
-    ("2 heads a slice instead of 4", "joint", "joint-heads-2"),
-    ("8 heads a slice instead of 4", "joint", "joint-heads-8"),
-    ("slice weights learn C times as fast, in the paper's model", "paper", "paper-full-lr"),
-    ("width 72 with tube 6 instead of 48 with 3", "fast-mix", "fast-wide-72x6"),
-    ("width 64 with tube 8 and 5 blocks", "fast-mix", "fast-deep-64x8"),
-)
-# The same round the best small model, by short runs: what is changed in it, and the run that has the change.
-CHANGES = (
-    ("attention slice by slice", "fast-slice"),
-    ("no patch embedding", "fast-none"),
-    ("slices learn √C times as fast", "joint-sqrt-lr"),
-    ("slices learn as fast as the rest", "joint"),
-    ("no transform instead of the DCT", "fast-identity"),
-    ("Haar instead of the DCT", "fast-haar"),
-    ("a learned transform that starts at the DCT", "fast-learned"),
-    ("the data's own transform instead of the DCT", "fast-data"),
-    ("GELU in the spatial domain", "fast-spatial"),
-    ("2 heads a slice instead of 4", "fast-heads-2"),
-    ("8 heads a slice instead of 4", "fast-heads-8"),
-    ("width 54 with 3 blocks (and 3 heads) instead of 48 with 4", "fast-shallow"),
-    ("width 42 with 5 blocks (and 2 heads) instead of 48 with 4", "fast-deep"),
-    ("slices are shuffled", "fast-shuffle"),
-    ("slices are mixed, from random rotations", "fast-mix"),
-    ("slices are mixed, from the identity", "fast-mix-start"),
-    ("a norm over all slices", "fast-norm"),
-    ("a norm over all slices, and a shuffle", "fast-norm-shuffle"),
-    ("two factors with a shuffle between, which learn as fast as the rest", "two-factor"),
-    ("two factors with a shuffle between, which learn 2C times as fast", "fast-two-factor"),
-    ("two factors with a shuffle between, which learn √(2C) times as fast", "fast-two-factor-sqrt"),
-    ("weight decay divided by C", "fast-less-decay"),
-    ("width 45, where 5 % of the features read all slices", "fast-partial"),
-    ("width 72 with tube 6 and 3 blocks, mixed, a norm over all slices", "fast-wide-72x6"),
-    ("width 64 with tube 8 and 5 blocks, mixed, a norm over all slices", "fast-deep-64x8"),
-)
 Effect = tuple[str, float, float]  # what is changed, top-1 before and after
 Runs = dict[str, list[Record]]  # of each model, by seed
-PLUS, WIDE = "joint-full-lr", "large-81x3"
-PRESETS = {"std": "std_vit_cifar", "paper": "tcp_vit_cifar", PLUS: "tcp_vit_cifar_plus", WIDE: "tcp_vit_cifar_wide"}
-TARGETS = {  # of one model against another: in words, and by how many points
-    (PLUS, "std-28"): ("at most 44.5K parameters: 3 points ahead of the dense ViT of that size", 3.0),
-    (PLUS, "std"): ("the same within 2 points of Std-ViT", -2.0),
-    (WIDE, "std"): ("with Std-ViT's parameters: 2 points ahead of it", 2.0),
-}
-QUOTED = {"cifar10": (61.8, 63.6), "svhn": (49.8, 63.8), "stl10": (52.5, 55.9), "full": (78.7, 73.4)}
+AGAINST = {"against Std-ViT": "std", "against dense 28": "std-28"}  # columns, and whom they compare with
+PAIR = {"std": "Std-ViT", "tcp": "TCP-ViT"}  # the paper's two
+NOT_RUN = Written("not run here")
 
 
 def group(records: Iterable[Record], name: str) -> list[Record]:
@@ -189,6 +77,11 @@ def _ways(records: Iterable[Record]) -> dict[tuple[str, float], list[Record]]:
     return ways
 
 
+def by_model(records: Iterable[Record]) -> Runs:
+    """Runs by name of the model, in a part of the study that trains each at one rate."""
+    return {name: found for (name, _), found in _ways(records).items()}
+
+
 def _model(record: Record) -> str:
     """The model of a run that is named after its rate too."""
     name: str = record["name"]
@@ -206,26 +99,35 @@ def mean_top1(runs: Iterable[Record]) -> float:
     return fmean(run["top1_last"] for run in runs)
 
 
+def lead(mine: Runs, model: str, to: str) -> Written | None:
+    """How far a model is ahead of another, over the seeds that both have.
+
+    >>> lead({"a": [{"seed": 0, "top1_last": 0.6}], "b": [{"seed": 0, "top1_last": 0.5}]}, "a", "b")
+    '+10.0'
+    """
+    found = ahead(mine, model, to)
+    return Written(signed(fmean(found))) if found else None
+
+
 def gap_table(runs: Iterable[list[Record]], times: dict[str, float]) -> Table:
     """Every model of the study with its runs, best first, beside the two dense ones."""
     rows = sorted(runs, key=mean_top1, reverse=True)
-    columns = ["model", "parameters", "lr", "top-1, last", "best", "to Std-ViT", "to dense 28", "ms", "CPU time"]
+    columns = ["model", "parameters", "lr", "top-1, last", "best", *AGAINST, "ms", "CPU time"]
     table = Table("gap", title([run for found in rows for run in found]), columns)
-    top = {_same(found[0]): mean_top1(found) for found in rows}
-    for found in rows:
-        one, model = found[0], _same(found[0])
+    by_name = {_model(found[0]): found for found in rows}
+    for name, found in by_name.items():
+        one, timed = found[0], AS_FAST.get(name, name)
         spent = [run["cpu_seconds"] for run in found if run["cpu_seconds"]]
         table.add(
-            LABELS.get(one["name"], one["name"]),
+            LABELS.get(name, name),
             one["parameters"],
             Written(f"{one['lr']:g}"),
             percent([run["top1_last"] for run in found]),
             percent([run["top1_best"] for run in found]),
-            points(top[model], top.get("std")),
-            points(top[model], top.get("std-28")),
-            Written(f"{times[model]:.3f}") if model in times else None,
+            *(lead(by_name, name, to) for to in AGAINST.values()),
+            Written(f"{times[timed]:.3f}") if timed in times else None,
             Written(duration(fmean(spent))) if spent else None,
-            strong=model in ("std", "std-28"),
+            strong=name in AGAINST.values(),
         )
     if times:
         table.notes.append("ms: a picture's forward at batch 64, one thread, all models in one interleaved run")
@@ -234,7 +136,7 @@ def gap_table(runs: Iterable[list[Record]], times: dict[str, float]) -> Table:
 
 def factors(gap: list[Record]) -> list[Effect]:
     """What each change makes where both runs are there, on test pictures."""
-    top = {name: mean_top1(found) for (name, _), found in _ways(gap).items()}
+    top = {name: mean_top1(found) for name, found in by_model(gap).items()}
     return [(what, top[before], top[after]) for what, before, after in FACTORS if before in top and after in top]
 
 
@@ -248,26 +150,38 @@ def changes(short: list[Record]) -> list[Effect]:
     return [(what, top[PLUS, rate], top[name, rate]) for what, name in CHANGES if (name, rate) in top]
 
 
-def chance(effects: list[Effect], pictures: int) -> float:
-    """Two standard errors, in points, of the difference of two accuracies that were measured on so many pictures each.
+def seed_deviation(records: Iterable[Record]) -> float:
+    """The deviation of the last accuracy over seeds, in points, pooled over the finalists that have several.
+
+    >>> runs = [{"group": "final", "name": "std", "lr": 0.1, "top1_last": top1} for top1 in (0.70, 0.72)]
+    >>> round(seed_deviation(runs), 3), seed_deviation([])
+    (1.414, 0.0)
+    """
+    several = [found for found in _ways(group(records, "final")).values() if len(found) > 1]
+    return fmean(variance([100 * run["top1_last"] for run in found]) for found in several) ** 0.5 if several else 0.0
+
+
+def chance(effects: list[Effect], pictures: int, deviation: float = 0.0) -> float:
+    """Two standard errors, in points, of the difference of two runs: of the pictures that measure it, and of the seeds.
 
     >>> round(chance([("", 0.5, 0.5)], 5000), 6)
     2.0
     """
     top1 = fmean(after for _, _, after in effects)
-    return 200 * (2 * top1 * (1 - top1) / pictures) ** 0.5
+    return 2 * (2 * top1 * (1 - top1) / pictures * 100**2 + 2 * deviation**2) ** 0.5
 
 
-def effect_table(name: str, effects: list[Effect], records: list[Record]) -> Table:
+def effect_table(name: str, effects: list[Effect], records: list[Record], deviation: float) -> Table:
     """Each change with its points, the greatest gain first."""
     table = Table(name, title(records), ["change", "from", "to", "points"])
     for what, before, after in sorted(effects, key=lambda effect: effect[1] - effect[2]):
         table.add(what, percent([before]), percent([after]), points(after, before))
     if effects:
         pictures = records[0]["measured_images"]
+        of_seeds = f" and by the deviation over seeds of the finalists ({deviation:.1f} points)" if deviation else ""
         table.notes.append(
-            f"one run each, measured on {pictures:,} pictures: a difference below {chance(effects, pictures):.1f} "
-            "points may be chance (two standard errors)"
+            f"one run each: a difference below {chance(effects, pictures, deviation):.1f} points may be chance (two "
+            f"standard errors, by the number of pictures, {pictures:,}{of_seeds})"
         )
     return table
 
@@ -283,22 +197,60 @@ def held_out_table(name: str, runs: list[Record]) -> Table:
     return table
 
 
-def seeds_table(records: list[Record], name: str) -> Table:
-    """Means and deviations over the seeds."""
-    columns = ["model", "parameters", "lr", "seeds", "top-1, last", "best", "train loss", "test loss"]
-    table = Table(name, title(records), columns)
-    for (label, lr), runs in _ways(records).items():
-        table.add(
-            LABELS.get(label, label),
-            runs[0]["parameters"],
-            Written(f"{lr:g}"),
-            len(runs),
-            percent([run["top1_last"] for run in runs]),
-            percent([run["top1_best"] for run in runs]),
-            _loss(runs, "train_loss"),
-            _loss(runs, "test_loss"),
-        )
+def final_table(records: list[Record]) -> Table:
+    """Every finalist: means and deviations over its seeds, and differences over the seeds that both have."""
+    columns = ["model", "parameters", "lr", "seeds", "top-1, last", "best", *AGAINST, "train loss", "test loss"]
+    table = Table("final", title(records), columns)
+    by_name = by_model(records)
+    for name in FINALISTS if records else ():
+        if name not in by_name:
+            table.add(LABELS[name], None, None, NOT_RUN, *[None] * 6)
+            continue
+        head, (last, best, *losses) = _head(by_name[name], name), _numbers(by_name[name])
+        table.add(*head, last, best, *(lead(by_name, name, to) for to in AGAINST.values()), *losses)
     return table
+
+
+def proxy_table(records: list[Record]) -> Table:
+    """Both models with each recipe."""
+    columns = ["model", "parameters", "lr", "seeds", "top-1, last", "best", "train loss", "test loss"]
+    table = Table("proxy", title(records), columns)
+    for name, runs in by_model(records).items():
+        table.add(*_head(runs, name), *_numbers(runs))
+    return table
+
+
+def _head(runs: list[Record], name: str) -> tuple[Cell, ...]:
+    return LABELS.get(name, name), runs[0]["parameters"], Written(f"{runs[0]['lr']:g}"), seeds_of(runs)
+
+
+def _numbers(runs: list[Record]) -> list[Written]:
+    accuracies = [percent([run[key] for run in runs]) for key in ("top1_last", "top1_best")]
+    return [*accuracies, _loss(runs, "train_loss"), _loss(runs, "test_loss")]
+
+
+def choice_table(records: list[Record]) -> Table:
+    """How the rates of the finalists were chosen: the accuracy of each rate that was tried, on held-out pictures."""
+    groups = {"short": short_runs(records), "long": group(records, "long")}
+    said = {key: f"{runs[0]['epochs']} epochs" for key, runs in groups.items() if runs}
+    table = Table(
+        "choice", "Top-1 (%) on held-out training pictures by learning rate", ["model", *said.values(), "finals"]
+    )
+    for name, runs in by_model(group(records, "final")).items():
+        tried = [{rate: found for (model, rate), found in _ways(groups[key]).items() if model == name} for key in said]
+        table.add(LABELS[name], *map(_tried, tried), Written(f"{runs[0]['lr']:g}"))
+    return table
+
+
+def _tried(rates: dict[float, list[Record]]) -> Written | None:
+    """Each rate with its accuracy in per cent, the best one bold if there is a choice.
+
+    >>> _tried({0.006: [{"top1_last": 0.5}], 0.003: [{"top1_last": 0.6}]})
+    '**0.003: 60.0**, 0.006: 50.0'
+    """
+    texts = {rate: f"{rate:g}: {100 * mean_top1(found):.1f}" for rate, found in sorted(rates.items())}
+    best = max(rates, key=lambda rate: mean_top1(rates[rate])) if len(rates) > 1 else None
+    return Written(", ".join(f"**{text}**" if rate == best else text for rate, text in texts.items())) or None
 
 
 def _loss(runs: list[Record], name: str) -> Written:
@@ -307,46 +259,59 @@ def _loss(runs: list[Record], name: str) -> Written:
 
 def paper_table(records: list[Record]) -> Table:
     """tab:cls_sub and tab:cls_full: ours beside the paper's; what was not run says so."""
-    columns = ["set and recipe", "model", "seeds", "top-1, best", "last", "train loss", "test loss", "the paper's"]
+    columns = [
+        "set and recipe",
+        "model",
+        "lr",
+        "seeds",
+        "top-1, best",
+        "last",
+        "train loss",
+        "test loss",
+        "the paper's",
+    ]
     table = Table("paper", "Std-ViT (119,194 parameters) and TCP-ViT (43,114)", columns)
-    parts = {"paper": "cifar10", "tuned": None, "svhn": "svhn", "stl10": "stl10", "full": "full"}
-    titles = {
-        "paper": "CIFAR-10, paper recipe",
-        "tuned": "CIFAR-10, tuned recipe",
-        "svhn": "SVHN, paper recipe",
-        "stl10": "STL-10, paper recipe",
-        "full": "full CIFAR-10, 200 epochs",
+    parts = {
+        "paper": ("CIFAR-10, paper recipe", "cifar10"),
+        "tuned": ("CIFAR-10, tuned recipe", None),
+        "svhn": ("SVHN, paper recipe", "svhn"),
+        "stl10": ("STL-10, paper recipe", "stl10"),
+        "full": ("full CIFAR-10, 200 epochs", "full"),
     }
-    for part, quoted in parts.items():
-        for i, model in enumerate(("std", "tcp")):
-            runs = [record for record in group(records, part) if record["name"] == model]
-            said = Written(f"{QUOTED[quoted][i]} %") if quoted else None
+    for part, (said, quoted) in parts.items():
+        for i, (name, model) in enumerate(PAIR.items()):
+            runs = [record for record in group(records, part) if record["name"] == name]
+            theirs = Written(f"{QUOTED[quoted][i]} %") if quoted else None
             if not runs:
-                table.add(titles[part], model, "not run here", None, None, None, None, said)
+                instead = Written("not run here; 30 epochs: see Finalists") if part == "full" else NOT_RUN
+                table.add(said, model, None, instead, None, None, None, None, theirs)
                 continue
-            table.add(
-                titles[part],
-                model,
-                str(len(runs)),
-                percent([run["top1_best"] for run in runs]),
-                percent([run["top1_last"] for run in runs]),
-                _loss(runs, "train_loss"),
-                _loss(runs, "test_loss"),
-                said,
-            )
+            last, best, *losses = _numbers(runs)
+            table.add(said, model, Written(f"{runs[0]['lr']:g}"), seeds_of(runs), best, last, *losses, theirs)
     return table
 
 
 def target_table(runs: Runs) -> Table:
     """The targets of the study, with what our presets reached: means over the seeds that both models have."""
-    columns = ["target", "preset", "reached", "95 % interval", "seeds", "verdict"]
+    columns = ["target", "preset", "its lr", "reached", "95 % interval", "seeds", "verdict"]
     table = Table("targets", "What was to be reached, and what was", columns)
     for (model, to), (what, needed) in TARGETS.items():
         found = ahead(runs, model, to)
         if found:
+            preset, rate = f"`{PRESETS[model]}`", rate_of(runs[model][0])
             cells = (Written(signed(fmean(found))), Written(between(interval(found))), len(found))
-            table.add(what, f"`{PRESETS[model]}`", *cells, verdict(found, needed))
+            table.add(what, preset, rate, *cells, verdict(found, needed))
     return table
+
+
+def rate_of(run: Record) -> Written:
+    """The learning rate, and the factor of the slices.
+
+    >>> rate_of({"lr": 0.006, "changes": ["optimizer.slice_lr_scale=sqrt"]})
+    '0.006, slices ×√C'
+    """
+    scales = {"optimizer.slice_lr_scale=full": ", slices ×C", "optimizer.slice_lr_scale=sqrt": ", slices ×√C"}
+    return Written(f"{run['lr']:g}{''.join(scales.get(change, '') for change in run['changes'])}")
 
 
 def ahead(runs: Runs, model: str, to: str) -> list[float]:
@@ -372,15 +337,25 @@ def points(value: float, base: float | None) -> Written | None:
     return None if base is None else Written(signed(100 * (value - base)))
 
 
+def seeds_of(runs: Iterable[Record]) -> Written:
+    """The seeds of runs.
+
+    >>> seeds_of([{"seed": 1}, {"seed": 0}])
+    '0, 1'
+    """
+    return Written(", ".join(map(str, sorted({run["seed"] for run in runs}))))
+
+
 def title(records: Sequence[Record]) -> str:
     """What runs that were made alike have in common."""
     if not records:
         return ""
     one = records[0]
-    seeds = sorted({record["seed"] for record in records})
     measured = one["measured_on"].split()[0]
     recipes = " and ".join(dict.fromkeys(record["recipe"] for record in records))
+    seeds = {seeds_of(found) for found in _ways(records).values()}  # one, if all models have the same
+    of_seeds = "".join(f", seed{'s' * (',' in text)} {text}" for text in seeds) if len(seeds) == 1 else ""
     return (
         f"{one['dataset']}, {one['train_images']:,} training and {one['measured_images']:,} {measured} pictures, "
-        f"{one['epochs']} epochs, {recipes}, seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+        f"{one['epochs']} epochs, {recipes}{of_seeds}"
     )

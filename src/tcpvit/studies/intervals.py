@@ -6,8 +6,15 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, stdev
 from typing import Any
 
+Run = dict[str, Any]  # the record of a run
 # The 97.5 % quantiles of Student's t with 1, 2, ... degrees of freedom: seeds are few, and scipy is an extra.
 STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
+
+ABOUT = (  # for the pages
+    "A 95 % interval is by Student's t over the seeds, for differences seed by seed. It covers the chance in weights "
+    "and order of pictures, not that of other test pictures, and over two seeds it is hardly more than a warning. The "
+    'mean decides whether a target is reached; "on average" means that the interval reaches to its other side.'
+)
 
 
 def interval(values: Sequence[float]) -> tuple[float, float] | None:
@@ -54,7 +61,7 @@ def between(ends: tuple[float, float] | None) -> str:
     return "–" if ends is None else f"[{signed(ends[0])}, {signed(ends[1])}]"
 
 
-def leads(mine: Sequence[Mapping[str, Any]], theirs: Sequence[Mapping[str, Any]], metric: str) -> list[float]:
+def leads(mine: Sequence[Run], theirs: Sequence[Run], metric: str) -> list[float]:
     """By how many points a model is ahead of another, seed by seed, where both were run.
 
     >>> leads([{"seed": 0, "miou": 0.5}, {"seed": 1, "miou": 0.5}], [{"seed": 1, "miou": 0.25}], "miou")
@@ -62,6 +69,18 @@ def leads(mine: Sequence[Mapping[str, Any]], theirs: Sequence[Mapping[str, Any]]
     """
     known = {run["seed"]: run[metric] for run in theirs}
     return [100 * (run[metric] - known[run["seed"]]) for run in mine if run["seed"] in known]
+
+
+def on_common_seeds(runs: Mapping[str, Sequence[Run]]) -> dict[str, list[Run]]:
+    """The runs of the seeds that every model has that was run at all: means over other seeds would not compare.
+
+    >>> runs = {"std": [{"seed": 0}, {"seed": 1}], "tcp": [{"seed": 0}], "full": []}
+    >>> on_common_seeds(runs)
+    {'std': [{'seed': 0}], 'tcp': [{'seed': 0}], 'full': []}
+    """
+    seeds = [{run["seed"] for run in of_model} for of_model in runs.values() if of_model]
+    common = set.intersection(*seeds) if seeds else set()
+    return {name: [run for run in of_model if run["seed"] in common] for name, of_model in runs.items()}
 
 
 def verdict(found: Sequence[float], least: float) -> str:

@@ -15,6 +15,7 @@ from tcpvit.figures.curves import draw_curves
 from tcpvit.figures.efficiency import draw_efficiency
 from tcpvit.figures.masks import draw_errors, draw_segmentations
 from tcpvit.figures.style import save_figure
+from tcpvit.studies.intervals import on_common_seeds
 from tcpvit.studies.segmentation_tables import (
     LABELS,
     LEVELS,
@@ -22,7 +23,6 @@ from tcpvit.studies.segmentation_tables import (
     Runs,
     components,
     has_pair,
-    on_common_seeds,
     percents,
     runs_of,
     shown_group,

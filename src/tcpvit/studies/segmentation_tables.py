@@ -78,18 +78,6 @@ def runs_of(records: Iterable[Record], group: str) -> Runs:
     return found
 
 
-def on_common_seeds(runs: Runs) -> Runs:
-    """The runs of the seeds that every model has that was run at all: means over other seeds would not compare.
-
-    >>> runs = {"std": [{"seed": 0}, {"seed": 1}], "tcp": [{"seed": 0}], "full": []}
-    >>> on_common_seeds(runs)
-    {'std': [{'seed': 0}], 'tcp': [{'seed': 0}], 'full': []}
-    """
-    seeds = [{run["seed"] for run in of_model} for of_model in runs.values() if of_model]
-    common = set.intersection(*seeds) if seeds else set()
-    return {name: [run for run in of_model if run["seed"] in common] for name, of_model in runs.items()}
-
-
 def shown_group(records: Iterable[Record]) -> str | None:
     """The part of the study that the paper's figures show: the first that has both of the paper's models."""
     records = list(records)

@@ -1,0 +1,101 @@
+"""The tables of the classification study: what stands beside what, and on which seeds."""
+
+from __future__ import annotations
+
+from tcpvit.studies.classification_labels import PLUS
+from tcpvit.studies.classification_page import _with_time
+from tcpvit.studies.classification_tables import (
+    at_own_rate,
+    by_model,
+    choice_table,
+    final_table,
+    gap_table,
+    judges,
+    settled,
+    target_table,
+)
+from tcpvit.tables import Table
+
+
+def made(group: str, name: str, top1: float, *, seed: int = 0, lr: float = 0.006, epochs: int = 12) -> dict:
+    """A record with what the tables read of it."""
+    alike = {"dataset": "cifar10", "train_images": 50_000, "measured_images": 10_000, "recipe": "cifar-classification"}
+    found = {"measured_on": "test pictures", "top1_last": top1, "top1_best": top1, "train_loss": 1.0, "test_loss": 1.0}
+    own = {"group": group, "name": name, "seed": seed, "lr": lr, "epochs": epochs, "changes": [], "parameters": 43_930}
+    return {**alike, **found, **own, "cpu_seconds": None}
+
+
+def cells(table: Table, column: str) -> list[object]:
+    return [row.cells[table.columns.index(column)] for row in table.rows]
+
+
+def test_short_runs_choose_how_a_model_is_shown():
+    def run(group: str, name: str, lr: float, top1: float) -> dict:
+        return {"group": group, "name": name, "lr": lr, "top1_last": top1}
+
+    low, high = run("gap", "std", 0.003, 0.72), run("own", "std", 0.006, 0.69)
+    assert at_own_rate([low, high]) == {"std": [high]}  # nothing to choose by: what was planned as its own
+    short = run("screen", "std", 0.003, 0.5)
+    assert at_own_rate([low, high, short, run("rate", "std-0.006", 0.006, 0.6)]) == {"std": [high]}
+    assert at_own_rate([low, high, short, run("rate", "std-0.006", 0.006, 0.4)]) == {"std": [low]}
+    full, root = run("own", "joint-full-lr", 0.006, 0.7), run("own", "joint-sqrt-lr", 0.006, 0.69)
+    liked = run("rate", "joint-sqrt-lr-0.006", 0.006, 0.61)
+    assert at_own_rate([full, root, liked]) == {"joint-full-lr": [root]}  # worse on test pictures, which do not count
+    assert at_own_rate([full, liked]) == {"joint-full-lr": [full]}  # the best of those that were trained for long
+    assert at_own_rate([run("gap", "joint", 0.003, 0.7)]) == {}
+
+
+def test_runs_as_long_as_the_finals_choose_their_rates_before_short_ones():
+    def run(group: str, name: str, lr: float, top1: float) -> dict:
+        return {"group": group, "name": name, "lr": lr, "top1_last": top1}
+
+    full, root = run("final", "joint-full-lr", 0.006, 0.75), run("final", "joint-sqrt-lr", 0.006, 0.74)
+    short = [run("rate", "joint-full-lr-0.006", 0.006, 0.6), run("rate", "joint-sqrt-lr-0.006", 0.006, 0.5)]
+    long = [run("long", "joint-full-lr-0.006", 0.006, 0.7), run("long", "joint-sqrt-lr-0.006", 0.006, 0.72)]
+    other = [run("rate", "std-0.006", 0.006, 0.6)]
+    assert settled([full, root], judges(short)) == {"joint-full-lr": [full]}
+    assert settled([full, root], judges(short + long)) == {"joint-full-lr": [root]}
+    assert judges(short + long + other) == long + other
+
+
+def test_targets_are_judged_on_the_seeds_that_both_models_have():
+    def runs(*top1: float) -> list[dict]:
+        return [{"seed": seed, "top1_last": value, "lr": 0.006, "changes": []} for seed, value in enumerate(top1)]
+
+    found = target_table({PLUS: runs(0.75, 0.76, 0.10), "std-28": runs(0.71, 0.70), "std": runs(0.78, 0.77, 0.11)})
+    ahead, within = (row.cells[3:] for row in found.rows)  # no third row: the wide model was not run
+    assert ahead == ("+5.0", "[−7.7, +17.7]", 2, "reached on average")
+    assert within == ("−1.7", "[−4.5, +1.2]", 3, "reached on average")
+
+
+def test_each_row_of_the_gap_is_compared_by_its_own_accuracy():
+    runs = [made("gap", name, top1) for name, top1 in (("std", 0.7), ("joint-full-lr", 0.68), ("joint-sqrt-lr", 0.6))]
+    table = gap_table(by_model(runs).values(), {"joint-full-lr": 0.25})
+    assert cells(table, "against Std-ViT") == ["0.0", "−2.0", "−10.0"]
+    assert cells(table, "ms") == [None, "0.250", "0.250"]  # the rate of slices changes the training alone
+    both = gap_table(by_model([*runs, made("gap", "std", 0.6, seed=1)]).values(), {})
+    assert cells(both, "top-1, last").count("65.0 ± 7.1 %") == 1  # one row of a model, whatever its seeds
+    assert "−2.0" in cells(both, "against Std-ViT")  # seed 0 against seed 0
+
+
+def test_finalists_are_compared_on_common_seeds_and_those_not_run_are_named():
+    final = [made("final", "std", top1, seed=seed) for seed, top1 in enumerate((0.785, 0.773))]
+    table = final_table([*final, made("final", "large-81x3", 0.784)])
+    assert "not run here" in cells(table, "seeds")
+    wide = table.rows[[row.cells[3] for row in table.rows].index("0")].cells
+    assert {"−0.1", "78.4 %"} <= set(wide)  # behind Std-ViT of that seed, though ahead of its mean
+    assert "seed" not in table.title  # they differ by row
+
+
+def test_rates_that_were_tried_stand_beside_that_of_the_finals():
+    tried = [made("rate", f"std-{lr}", top1, lr=lr, epochs=4) for lr, top1 in ((0.006, 0.6), (0.003, 0.5))]
+    table = choice_table([*tried, made("final", "std", 0.7, epochs=30)])
+    assert [row.cells[1:] for row in table.rows] == [("0.003: 50.0, **0.006: 60.0**", "0.006")]
+
+
+def test_longer_training_is_told_of_the_same_training_and_seeds():
+    early = {"joint-full-lr": [made("own", "joint-full-lr", 0.69)], "std-28": [made("own", "std-28", 0.66)]}
+    final = [made("final", name, 0.75, epochs=30) for name in ("joint-full-lr", "std-28")]
+    final += [made("final", "joint-sqrt-lr", 0.9, epochs=30), made("final", "std-28", 0.1, seed=1, epochs=30)]
+    (words, _) = _with_time(early, by_model(final))
+    assert words.endswith("J, F against Std-ViT, width 28: +3.0, then 0.0 points.")
