@@ -11,6 +11,7 @@ from tcpvit.figures.style import COLUMN_WIDTH, INK, MODELS, house_style
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+LEAST_SPAN = 3.0  # points of mIoU
 MARKERS = "osD^"  # beside the colours, for readers who see none
 Point = tuple[int, Sequence[float]]  # parameters, mIoU in per cent, one for each seed
 
@@ -34,6 +35,9 @@ def draw_efficiency(points: Mapping[str, Point]) -> Figure:
         panel.set_ylabel("mIoU (%)")
         panel.set_xlim(0, 1.12 * max(parameters for parameters, _ in points.values()) / 1e6)
         panel.margins(y=0.15)
+        low, high = panel.get_ylim()
+        room = max(LEAST_SPAN - (high - low), 0) / 2  # a small difference shall look small
+        panel.set_ylim(low - room, high + room)
         panel.grid()
         figure.legend(loc="outside lower center", handlelength=1.2, labelspacing=0.3)
         return figure

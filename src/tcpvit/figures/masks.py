@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 IGNORED = 255
 FOUND, UNKNOWN = GREEN, "#9a9a9a"
 ERRORS = {"correct": "#b5e3bf", "wrong": "#b2182b", "ignored": UNKNOWN}  # light, dark, between
-GAP, TITLE, LEGEND = 0.03, 0.2, 0.22  # inches
+GAP, CAPTION, TITLE, LEGEND = 0.03, 0.12, 0.2, 0.22  # inches; a caption stands below its panel
 
 Masks = Sequence[np.ndarray]  # (H, W) class ids, 255 where the truth ignores
 Captions = Mapping[str, Sequence[str]]  # of each model, one for each picture
@@ -85,11 +85,11 @@ def _grid(Figure: Any, titles: Sequence[str], rows: int, below: float) -> tuple[
         raise ValueError("a figure of segmentations needs at least one picture, got none")
     width, columns = COLUMN_WIDTH, len(titles)
     side = (width - GAP * (columns - 1)) / columns
-    height = TITLE + rows * (side + GAP) + below
+    height = TITLE + rows * (side + CAPTION + GAP) + below
     figure = Figure(figsize=(width, height))
     panels = []
     for i in range(rows):
-        bottom = height - TITLE - (i + 1) * side - i * GAP
+        bottom = height - TITLE - (i + 1) * side - i * (CAPTION + GAP)
         places = [(k * (side + GAP) / width, bottom / height, side / width, side / height) for k in range(columns)]
         panels.append([figure.add_axes(place) for place in places])
     for panel, title in zip(panels[0], titles, strict=True):
@@ -108,8 +108,7 @@ def _draw_overlay(panel: Any, picture: np.ndarray, mask: np.ndarray) -> None:
 
 
 def _write_caption(panel: Any, text: str) -> None:
-    box = {"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": "none", "alpha": 0.85}
-    panel.text(0.04, 0.05, text, transform=panel.transAxes, fontsize=6.5, va="bottom", bbox=box)
+    panel.text(0.5, -0.02, text, transform=panel.transAxes, fontsize=6.5, ha="center", va="top")
 
 
 def _draw_legend(figure: Figure, colors: Mapping[str, str]) -> None:

@@ -36,13 +36,12 @@ from tcpvit.studies.classification_tables import (
     proxy_table,
     rate_of,
     seed_deviation,
-    seeds_of,
     settled,
     short_runs,
     target_table,
     title,
 )
-from tcpvit.studies.intervals import ABOUT, between, interval, leads, on_common_seeds, signed, verdict
+from tcpvit.studies.intervals import ABOUT, between, interval, leads, on_common_seeds, seeds_of, signed, verdict
 from tcpvit.studies.study import Places, Record, curve_of, write_block
 from tcpvit.tables import Ratio, Table, render
 from tcpvit.training.checkpoint import write_atomically

@@ -17,7 +17,7 @@ from tcpvit.studies.classification_labels import (
     SAME,
     TARGETS,
 )
-from tcpvit.studies.intervals import between, interval, leads, signed, spread, verdict
+from tcpvit.studies.intervals import between, interval, leads, seeds_of, signed, spread, verdict
 from tcpvit.studies.study import Record
 from tcpvit.tables import Cell, Table, Written
 from tcpvit.training.progress import duration
@@ -335,15 +335,6 @@ def points(value: float, base: float | None) -> Written | None:
     '−2.0'
     """
     return None if base is None else Written(signed(100 * (value - base)))
-
-
-def seeds_of(runs: Iterable[Record]) -> Written:
-    """The seeds of runs.
-
-    >>> seeds_of([{"seed": 1}, {"seed": 0}])
-    '0, 1'
-    """
-    return Written(", ".join(map(str, sorted({run["seed"] for run in runs}))))
 
 
 def title(records: Sequence[Record]) -> str:

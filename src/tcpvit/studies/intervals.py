@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean, stdev
 from typing import Any
+
+from tcpvit.tables import Written
 
 Run = dict[str, Any]  # the record of a run
 # The 97.5 % quantiles of Student's t with 1, 2, ... degrees of freedom: seeds are few, and scipy is an extra.
@@ -69,6 +71,15 @@ def leads(mine: Sequence[Run], theirs: Sequence[Run], metric: str) -> list[float
     """
     known = {run["seed"]: run[metric] for run in theirs}
     return [100 * (run[metric] - known[run["seed"]]) for run in mine if run["seed"] in known]
+
+
+def seeds_of(runs: Iterable[Run]) -> Written:
+    """The seeds of runs; none gives a dash.
+
+    >>> seeds_of([{"seed": 1}, {"seed": 0}]), seeds_of([])
+    ('0, 1', '–')
+    """
+    return Written(", ".join(map(str, sorted({run["seed"] for run in runs}))) or "–")
 
 
 def on_common_seeds(runs: Mapping[str, Sequence[Run]]) -> dict[str, list[Run]]:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SHOWN = 5  # pictures
+EFFICIENCY = {"seg_efficiency": "whole", "seg_efficiency_subset": "subset"}  # over the seeds that all models have
 CURVES = {
     "(a) training loss": ("train_loss", 1),
     "(b) validation loss": ("val_loss", 1),
@@ -46,7 +47,7 @@ CURVES = {
 def draw_all(places: Places, records: Sequence[Record]) -> list[Path]:
     """Write every figure that there are numbers for, as SVG and PNG."""
     figures = {"seg_params": _draw_parameters()}
-    for name, group in (("seg_efficiency", "whole"), ("seg_efficiency_subset", "subset")):
+    for name, group in EFFICIENCY.items():
         runs = on_common_seeds(runs_of(records, group))
         if has_pair(runs):
             figures[name] = _draw_efficiency(runs)

@@ -11,8 +11,8 @@ from typing import Any
 
 from tcpvit.figures.efficiency import compression_cost
 from tcpvit.studies import segmentation_tables as tables
-from tcpvit.studies.intervals import leads
-from tcpvit.studies.segmentation_figures import SHOWN, draw_all
+from tcpvit.studies.intervals import ABOUT, leads, on_common_seeds, seeds_of, spread
+from tcpvit.studies.segmentation_figures import EFFICIENCY, SHOWN, draw_all
 from tcpvit.studies.study import Places, Record, write_block
 from tcpvit.tables import Table, as_text, render
 from tcpvit.training.checkpoint import write_atomically
@@ -29,7 +29,7 @@ CAPTIONS = {
     "what both models find, with the mIoU of the picture (fig:seg_visual).",
     "seg_errors": "Errors on the same pictures: light green is right, dark red wrong, grey ignored (fig:seg_errors).",
     "seg_efficiency": "Parameters against mIoU, all training pictures (fig:seg_efficiency).",
-    "seg_efficiency_subset": "Parameters against mIoU on the subset, over the seeds that all models have.",
+    "seg_efficiency_subset": "Parameters against mIoU on the subset.",
 }
 OF_SHOWN = ("seg_curves", "seg_confusion", "seg_visual", "seg_errors")  # of the part that has both models
 
@@ -55,8 +55,13 @@ def text(records: Sequence[Record], pages: Path, times: Path | None = None) -> s
     runs = {group: tables.runs_of(records, group) for group in GROUPS}
     shown = tables.shown_group(records)
     about = dict.fromkeys(OF_SHOWN, f" {GROUPS[shown]}, {runs[shown]['std'][0]['epochs']} epochs.") if shown else {}
+    if shown:
+        about["seg_visual"] += _over_all(runs[shown])
+    for name, group in EFFICIENCY.items():
+        about[name] = f" Seeds: {seeds_of(on_common_seeds(runs[group])['std'])}."
     slots = {
         "budget": _budget(records),
+        "intervals": ABOUT,
         "parameters": _markdown(tables.parameter_table()),
         "models": _models(),
         "work": _markdown(tables.work_table({label.lower(): runs[group] for group, label in ASKED.items()})),
@@ -73,6 +78,12 @@ def text(records: Sequence[Record], pages: Path, times: Path | None = None) -> s
     return Template(TEMPLATE.read_text(encoding="utf-8")).substitute(slots)
 
 
+def _over_all(runs: tables.Runs) -> str:
+    """The means that a few pictures need not share."""
+    means = (f"{spread(tables.percents(runs[name], 'image_miou'))} ({tables.LABELS[name]})" for name in tables.PAIR)
+    return f" Over all {runs['std'][0]['test_images']:,} pictures the mean is {' and '.join(means)}."
+
+
 def _budget(records: Sequence[Record]) -> str:
     """How much was trained, against the paper's schedule."""
     lines = [f"**The budget.** The paper trains for {tables.PAPER_EPOCHS} epochs. Here:", ""]
@@ -82,10 +93,10 @@ def _budget(records: Sequence[Record]) -> str:
             lines.append(f"- {label}: not run here.")
             continue
         epochs, pictures = (_listed([record[key] for record in found]) for key in ("epochs", "train_images"))
-        seeds = len({record["seed"] for record in found})
+        seeds = sorted({len(runs) for runs in tables.runs_of(records, group).values() if runs})
         lines.append(
             f"- {label}: {epochs} epochs, {pictures} training and {found[0]['test_images']:,} validation pictures, "
-            f"{seeds} seed{'s' * (seeds > 1)}."
+            f"{' to '.join(map(str, sorted({seeds[0], seeds[-1]})))} seed{'s' * (seeds[-1] > 1)} of each model."
         )
     if any(record["epochs"] < tables.PAPER_EPOCHS for record in records):
         lines += [
@@ -120,6 +131,7 @@ def _steps(times: Path | None) -> str:
 def _performance(runs: tables.Runs) -> str:
     if not any(runs[name] for name in tables.PAIR):
         return _not_run("whole")
+    runs = on_common_seeds(runs)
     table = tables.performance_table(runs)
     found = leads(runs["tcp"], runs["std"], "miou")
     if found:

@@ -11,13 +11,13 @@ import torch
 
 from tcpvit.analysis import count_flops, count_parameters
 from tcpvit.models import create_model, model_config
-from tcpvit.studies.intervals import between, interval, leads, signed, spread, verdict
+from tcpvit.studies.intervals import between, interval, leads, on_common_seeds, seeds_of, signed, spread, verdict
 from tcpvit.studies.study import FAST, Record
 from tcpvit.tables import Cell, Ratio, Table, Written
 from tcpvit.training.progress import duration
 
 PRESETS = {"std": "std_vit_pet", "tcp": "tcp_vit_pet", "plus": "tcp_vit_pet_plus", "full": "tcp_vit_pet_full"}
-# Our own models are trained as the best TCP-ViTs of the classification study: slices learn C times as fast.
+# Slices of our own models learn C times as fast, as in the best short runs of the classification study.
 OWN = {"plus": FAST, "full": FAST}
 PAIR = ("std", "tcp")  # the paper's two
 LABELS = {"std": "Std-ViT", "tcp": "TCP-ViT", "plus": "TCP-ViT+", "full": "TCP-ViT full"}
@@ -239,7 +239,7 @@ def seeds_table(name: str, title: str, runs: Runs) -> Table:
         total = components(model)["total"]
         head = (label, total, Ratio(total / whole))
         if not runs[model]:
-            table.add(*head, NOT_RUN, *[None] * 5, 0)
+            table.add(*head, NOT_RUN, *[None] * 6)
             continue
         mious = percents(runs[model], "miou")
         ends = interval(mious)
@@ -252,7 +252,11 @@ def seeds_table(name: str, title: str, runs: Runs) -> Table:
             Written(between(interval(found))) if found else None,
             _spread(runs[model], "pixel_accuracy"),
             _spread(runs[model], "boundary_iou"),
-            len(mious),
+            seeds_of(runs[model]),
+        )
+    if len({seeds_of(found) for found in runs.values() if found}) > 1:
+        table.notes.append(
+            "Δ is over the seeds that both models have: where Std-ViT has more, it is no difference of means."
         )
     return table
 
@@ -263,9 +267,11 @@ def rate_table(subset: Runs, faster: Runs) -> Table:
         "seg_rate", "mIoU (%) on the subset by learning rate", ["model", "the paper's", "faster", "Δ", "seeds"]
     )
     for name in PAIR:
-        gained = leads(faster[name], subset[name], "miou")
+        both = on_common_seeds({"slow": subset[name], "fast": faster[name]})
+        gained = leads(both["fast"], both["slow"], "miou")
         delta = Written(signed(fmean(gained))) if gained else None
-        table.add(LABELS[name], _spread(subset[name], "miou"), _spread(faster[name], "miou"), delta, len(gained))
+        cells = (_spread(both[key], "miou") for key in ("slow", "fast"))
+        table.add(LABELS[name], *cells, delta, seeds_of(both["fast"]))
     return table
 
 
