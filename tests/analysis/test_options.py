@@ -6,6 +6,7 @@ import pytest
 
 from tcpvit.analysis.options import parse_options
 from tcpvit.models import ViTConfig
+from tcpvit.models.segmenter import SegmenterConfig
 
 
 @pytest.mark.parametrize(
@@ -45,3 +46,8 @@ def test_a_value_has_the_type_of_its_field(text, value):
 def test_what_cannot_be_read_is_one_sentence(text, said):
     with pytest.raises(ValueError, match="^" + said.replace("?", r"\?")):
         parse_options([text], ViTConfig)
+
+
+def test_a_group_of_options_has_no_value_of_its_own():
+    with pytest.raises(ValueError, match=r"^backbone is a group of options, as backbone\.kind, got backbone=3$"):
+        parse_options(["backbone=3"], SegmenterConfig)

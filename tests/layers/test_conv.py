@@ -61,6 +61,8 @@ def test_what_has_no_nearest_is_refused():
             TubalConv2d.from_dense(unfit, tube=3)
     with pytest.raises(ValueError, match="no multiple of the tube"):
         TubalConv2d(10, 6, 3, tube=3)
+    with pytest.raises(ValueError, match="no multiple of the tube 0"):
+        TubalConv2d(6, 6, 3, tube=0)
 
 
 def test_entering_puts_hat_slices_end_to_end_and_leaving_undoes_it():

@@ -16,6 +16,7 @@ from tcpvit.analysis import predict_parameters
 from tcpvit.models import model_config
 from tcpvit.studies.classification import STUDY, measured, planned
 from tcpvit.studies.classification_labels import LABELS
+from tcpvit.studies.reproduce import reproduce
 from tcpvit.studies.study import Finished, Places, Planned, Study, choose, record, work
 from tcpvit.training import Recipe
 from tcpvit.training.progress import Silent
@@ -128,6 +129,22 @@ def test_seeds_and_wildcards_choose():
     assert [run.key for run in choose(plan, ["gap-std-*"], seeds=2)][:2] == ["gap-std-0", "gap-std-1"]
     with pytest.raises(ValueError, match="no run of this study matches 'gop'"):
         choose(plan, ["gop"], seeds=None)
+
+
+@pytest.mark.parametrize("option", ["seeds", "epochs", "threads"])
+def test_numbers_that_cannot_be_are_refused_before_anything_is_written(option, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=f"--{option} is at least 1, got 0"):
+        reproduce("classification", **{option: 0})
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_record_that_is_damaged_is_named(small, tmp_path):
+    _, places = small
+    damaged = tmp_path / "gap-std-0.json"
+    damaged.write_text("{")
+    with pytest.raises(ValueError, match=r"gap-std-0\.json holds no JSON"):
+        Places(places.runs, tmp_path, places.pages).records()
 
 
 def test_every_planned_run_is_a_recipe_of_a_model_that_can_be_built():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import is_dataclass
+from dataclasses import fields, is_dataclass
 from types import NoneType, UnionType
 from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
@@ -56,6 +56,8 @@ def _read(key: str, text: str, hint: Any) -> Any:
     for kind in kinds:
         with suppress(ValueError):
             return _convert(text, kind)
+    if is_dataclass(hint):
+        raise ValueError(f"{key} is a group of options, as {key}.{fields(hint)[0].name}, got {key}={text}")
     names = " or ".join(kind.__name__ for kind in kinds if kind is not NoneType)
     raise ValueError(f"{key} is of type {names}, got {text!r}")
 
@@ -70,4 +72,6 @@ def _convert(text: str, kind: Any) -> Any:
     if get_origin(kind) is tuple:  # 64x32, mix+shuffle
         element = get_args(kind)[0]
         return tuple(element(part) for part in text.split("x" if element is int else "+") if part != "none")
+    if is_dataclass(kind):
+        raise ValueError(text)
     return kind(text)

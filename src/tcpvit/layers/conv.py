@@ -126,7 +126,7 @@ class TubalConv2d(nn.Module):
     ):
         super().__init__()
         for name, channels in (("in_channels", in_channels), ("out_channels", out_channels)):
-            if channels % tube:
+            if tube < 1 or channels % tube:
                 raise ValueError(f"{name}={channels} is no multiple of the tube {tube}; choose a divisor of {channels}")
         self.in_channels, self.out_channels, self.tube = in_channels, out_channels, tube
         attach_transform(self, transform, tube)

@@ -193,6 +193,8 @@ def override(config: Any, options: Mapping[str, Any]) -> Any:
     for key, value in options.items():
         inside = getattr(config, key)
         nested = isinstance(value, Mapping) and is_dataclass(inside)
+        if is_dataclass(inside) and not nested and type(value) is not type(inside):
+            raise ValueError(f"{key} is a group of options, as {key}.{fields(inside)[0].name}, got {key}={value!r}")
         changes[key] = override(inside, value) if nested else value
     return replace(config, **changes)
 

@@ -49,9 +49,11 @@ class DecoderConfig:
         ):
             if value not in known:
                 raise ValueError(f"decoder.{name}={value!r} is unknown{nearest(value, known)}")
-        object.__setattr__(self, "channels", tuple(self.channels))
-        if not self.channels or min(self.channels) < 1:
-            raise ValueError(f"decoder.channels are one or more positive numbers, got {self.channels}")
+        channels = self.channels
+        listed = isinstance(channels, list | tuple) and all(isinstance(number, int) for number in channels)
+        if not listed or not channels or min(channels) < 1:
+            raise ValueError(f"decoder.channels is a list of positive integers, as [96, 64], got {channels}")
+        object.__setattr__(self, "channels", tuple(channels))
         object.__setattr__(self, "coupling", as_words(self.coupling))
         check_map_coupling(Coupling.parse(self.coupling))
         if self.transform in STORED:

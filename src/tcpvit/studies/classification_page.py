@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -32,7 +31,6 @@ from tcpvit.studies.classification_tables import (
     lead,
     mean_top1,
     paper_table,
-    percent,
     proxy_table,
     rate_of,
     seed_deviation,
@@ -41,10 +39,21 @@ from tcpvit.studies.classification_tables import (
     target_table,
     title,
 )
-from tcpvit.studies.intervals import ABOUT, between, interval, leads, on_common_seeds, seeds_of, signed, verdict
+from tcpvit.studies.intervals import (
+    ABOUT,
+    between,
+    interval,
+    leads,
+    on_common_seeds,
+    percent,
+    seeds_of,
+    signed,
+    verdict,
+)
 from tcpvit.studies.study import Places, Record, curve_of, write_block
 from tcpvit.tables import Ratio, Table, render
 from tcpvit.training.checkpoint import write_atomically
+from tcpvit.training.run import read_json
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -330,7 +339,7 @@ def _times(path: Path) -> dict[str, float]:
     """Milliseconds a picture by model, if they were measured."""
     if not path.is_file():
         return {}
-    return {row["name"]: row["forward_ms"] for row in json.loads(path.read_text(encoding="utf-8"))["rows"]}
+    return {row["name"]: row["forward_ms"] for row in read_json(path)["rows"]}
 
 
 def _frontier(records: list[Record], times: dict[str, float]) -> Figure | None:

@@ -17,7 +17,7 @@ from tcpvit.studies.classification_labels import (
     SAME,
     TARGETS,
 )
-from tcpvit.studies.intervals import between, interval, leads, seeds_of, signed, spread, verdict
+from tcpvit.studies.intervals import between, interval, leads, percent, seeds_of, signed, verdict
 from tcpvit.studies.study import Record
 from tcpvit.tables import Cell, Table, Written
 from tcpvit.training.progress import duration
@@ -317,15 +317,6 @@ def rate_of(run: Record) -> Written:
 def ahead(runs: Runs, model: str, to: str) -> list[float]:
     """By how many points one model is ahead of another at the last epoch, seed by seed."""
     return leads(runs.get(model, []), runs.get(to, []), "top1_last")
-
-
-def percent(values: Sequence[float]) -> Written:
-    """The mean of fractions in percent, with the deviation if there are several.
-
-    >>> percent([0.5]), percent([0.5, 0.6])
-    ('50.0 %', '55.0 ± 7.1 %')
-    """
-    return Written(f"{spread([100 * value for value in values])} %")
 
 
 def points(value: float, base: float | None) -> Written | None:

@@ -5,13 +5,12 @@ A `Comparison` holds plain numbers only. It is saved as JSON and can be shown an
 
 from __future__ import annotations
 
-import csv
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 from tcpvit.analysis import count_parameters
@@ -19,11 +18,13 @@ from tcpvit.figures.bars import draw_parameter_bars
 from tcpvit.figures.confusion import draw_confusions
 from tcpvit.figures.curves import draw_curves
 from tcpvit.figures.style import save_figure
+from tcpvit.studies.intervals import percent, signed
 from tcpvit.tables import Ratio, Table, Written
 from tcpvit.training import load_trained
 from tcpvit.training.checkpoint import write_atomically
 from tcpvit.training.metrics import LABELS
 from tcpvit.training.progress import duration
+from tcpvit.training.run import RunFolder, read_json
 
 # The bars gather the components of `count_parameters` under these names; others stand for themselves.
 GROUPS = dict.fromkeys(("patch_embed", "cls_token", "pos_embed"), "embeddings and tokens")
@@ -47,11 +48,9 @@ class Run:
     @classmethod
     def read(cls, folder: Path) -> Run:
         """From what the run left in its folder."""
-        result = _read_json(folder / "result.json")
-        rows = csv.DictReader((folder / "metrics.csv").read_text(encoding="utf-8").splitlines())
-        history = [{name: float(text) for name, text in row.items() if text} for row in rows]
-        environment = _read_json(folder / "environment.json")[-1]
-        return cls(str(folder), result["recipe"]["seed"], result["seconds"], result["test"], history, environment)
+        run = RunFolder(folder)
+        result, (*_, last) = run.read_json("result.json"), run.read_json("environment.json")
+        return cls(str(folder), result["recipe"]["seed"], result["seconds"], result["test"], run.read_metrics(), last)
 
     def images_per_second(self) -> float:
         """Mean over the epochs, without evaluation."""
@@ -80,7 +79,7 @@ class Model:
     @classmethod
     def read(cls, folders: Sequence[Path]) -> Model:
         """From the folders of its runs."""
-        recipe = _read_json(folders[0] / "result.json")["recipe"]
+        recipe = read_json(folders[0] / "result.json")["recipe"]
         count = count_parameters(load_trained(folders[0]).model)
         gathered: Counter[str] = Counter()
         for component, number in count.components.items():
@@ -111,13 +110,13 @@ class Comparison:
     def of(cls, std: Model, tcp: Model) -> Comparison:
         """From two models that were trained."""
         folder = Path(std.runs[0].folder)
-        result, about = _read_json(folder / "result.json"), _read_json(folder / "best" / "preprocessing.json")
+        result, about = read_json(folder / "result.json"), read_json(folder / "best" / "preprocessing.json")
         return cls(std, tcp, about["classes"], result["metric"], result["notes"])
 
     @classmethod
     def load(cls, path: Path) -> Comparison:
         """What `save` wrote."""
-        content = _read_json(path)
+        content = read_json(path)
         for side in ("std", "tcp"):
             runs = [Run(**run) for run in content[side]["runs"]]
             content[side] = Model(**{**content[side], "runs": runs})
@@ -138,10 +137,10 @@ class Comparison:
         table = Table("comparison", self._title(), ["", self.std.name, self.tcp.name, "Δ", "TCP / Std"])
         for label, measured in self._metrics().items():
             std, tcp = self.std.mean(measured), self.tcp.mean(measured)
-            cells = [_percent(list(map(measured, model.runs))) for model in (self.std, self.tcp)]
-            table.add(label, *cells, _signed(tcp - std, 100, ".1f"), Ratio.of(tcp, std), strong=not table.rows)
+            cells = [percent(list(map(measured, model.runs))) for model in (self.std, self.tcp)]
+            table.add(label, *cells, Written(signed(100 * (tcp - std))), Ratio.of(tcp, std), strong=not table.rows)
         std, tcp = self.std.parameters, self.tcp.parameters
-        table.add("parameters", std, tcp, _signed(tcp - std, 1, ",.0f"), Ratio.of(tcp, std), strong=True)
+        table.add("parameters", std, tcp, Written(signed(tcp - std, 0)), Ratio.of(tcp, std), strong=True)
         fastest = ", fastest run" if len(self.std.runs) > 1 else ""
         std, tcp = self.std.fastest.seconds, self.tcp.fastest.seconds
         table.add(f"training time{fastest}", Written(duration(std)), Written(duration(tcp)), None, Ratio.of(tcp, std))
@@ -197,29 +196,5 @@ def _of_class(name: str, k: int) -> Measured:
     return lambda run: run.test["by_class"][name][k] or 0.0
 
 
-def _percent(values: list[float]) -> Written:
-    """The mean of fractions, with their deviation if there are several.
-
-    >>> _percent([0.5]), _percent([0.5, 0.6])
-    ('50.0 %', '55.0 ± 7.1 %')
-    """
-    spread = f" ± {100 * stdev(values):.1f}" if len(values) > 1 else ""
-    return Written(f"{100 * fmean(values):.1f}{spread} %")
-
-
-def _signed(difference: float, scale: float, form: str) -> Written:
-    """With a minus sign as wide as the plus, and none for what is written as zero.
-
-    >>> _signed(-0.0123, 100, ".1f"), _signed(0.0001, 100, ".1f")
-    ('−1.2', '0.0')
-    """
-    text = format(scale * difference, "+" + form)
-    return Written(text.replace("-", "−") if text.strip("+-0.") else text[1:])
-
-
 def _sum(matrices: list[list[list[int]]]) -> list[list[int]]:
     return [[sum(cells) for cells in zip(*rows, strict=True)] for rows in zip(*matrices, strict=True)]
-
-
-def _read_json(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))

@@ -44,13 +44,22 @@ def spread(values: Sequence[float], digits: int = 1) -> str:
     return f"{fmean(values):.{digits}f}{beside}"
 
 
+def percent(values: Sequence[float]) -> Written:
+    """The mean of fractions in percent, with the deviation if there are several.
+
+    >>> percent([0.5]), percent([0.5, 0.6])
+    ('50.0 %', '55.0 ± 7.1 %')
+    """
+    return Written(f"{spread([100 * value for value in values])} %")
+
+
 def signed(value: float, digits: int = 1) -> str:
     """With its sign, the minus as wide as the plus; none for what is written as zero.
 
-    >>> signed(-1.04), signed(0.5), signed(-0.001)
-    ('−1.0', '+0.5', '0.0')
+    >>> signed(-1.04), signed(0.5), signed(-0.001), signed(-76080, 0)
+    ('−1.0', '+0.5', '0.0', '−76,080')
     """
-    text = f"{value:+.{digits}f}"
+    text = f"{value:+,.{digits}f}"
     return text.replace("-", "−") if text.strip("+-0.") else text[1:]
 
 

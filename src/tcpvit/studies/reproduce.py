@@ -70,6 +70,9 @@ def reproduce(
         tcpvit reproduce classification --pages-only
     """
     its = find_study(study)
+    for name, value in (("seeds", seeds), ("epochs", epochs), ("threads", threads)):
+        if value is not None and value < 1:
+            raise ValueError(f"--{name} is at least 1, got {value}")
     places = Places.of(study, epochs, runs, results, pages)
     chosen = choose(its.planned(), only, seeds)
     if not resume:

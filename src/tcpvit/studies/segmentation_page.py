@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
@@ -11,11 +10,12 @@ from typing import Any
 
 from tcpvit.figures.efficiency import compression_cost
 from tcpvit.studies import segmentation_tables as tables
-from tcpvit.studies.intervals import ABOUT, leads, on_common_seeds, seeds_of, spread
+from tcpvit.studies.intervals import ABOUT, leads, on_common_seeds, seeds_of, signed, spread
 from tcpvit.studies.segmentation_figures import EFFICIENCY, SHOWN, draw_all
 from tcpvit.studies.study import Places, Record, write_block
 from tcpvit.tables import Table, as_text, render
 from tcpvit.training.checkpoint import write_atomically
+from tcpvit.training.run import read_json
 
 TIMES = Path("bench/segmentation.json")  # beside the records, written by benchmarks/segmentation.py
 TEMPLATE = Path(__file__).with_name("segmentation.md")
@@ -122,7 +122,7 @@ def _steps(times: Path | None) -> str:
     """The measured time of a batch by part, beside what the FLOPs allow."""
     if times is None or not times.is_file():
         return "The time of a step by part was not measured here; `python benchmarks/segmentation.py` does."
-    bench = json.loads(times.read_text(encoding="utf-8"))
+    bench = read_json(times)
     found = [_markdown(tables.step_table(bench, precision)) for precision in ("float32", "bfloat16")]
     about = f"`{bench['command']}`, {bench['date']}, commit {bench['commit']}, torch {bench['versions']['torch']}."
     return "\n\n".join([*found, about])
@@ -137,7 +137,7 @@ def _performance(runs: tables.Runs) -> str:
     if found:
         points = [(runs[name][0]["parameters"], tables.percents(runs[name], "miou")) for name in tables.PAIR]
         paper = [(tables.PAPER_PARAMETERS["total"][i], [tables.PAPER["miou"][i]]) for i in range(2)]
-        ours, theirs = (f"{compression_cost(*pair):.3f}".replace("-", "−") for pair in (points, paper))
+        ours, theirs = (signed(compression_cost(*pair), 3).lstrip("+") for pair in (points, paper))
         side = "below" if fmean(found) < 0 else "above"
         table.notes.append(
             f"At its best epoch TCP-ViT is {abs(fmean(found)):.2f} points {side} Std-ViT in mIoU, with "

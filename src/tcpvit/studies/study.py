@@ -6,7 +6,6 @@ that was interrupted goes on where it stood, and several processes may work on o
 
 from __future__ import annotations
 
-import csv
 import fnmatch
 import json
 import shlex
@@ -21,7 +20,7 @@ from tcpvit.studies.compare import check_same, train_once
 from tcpvit.training import Recipe, load_recipe
 from tcpvit.training.checkpoint import write_atomically
 from tcpvit.training.progress import Silent
-from tcpvit.training.run import Busy
+from tcpvit.training.run import Busy, RunFolder, read_json
 
 Record = dict[str, Any]  # what a JSON file of results holds
 FAST = ("optimizer.slice_lr_scale=full",)  # a slice has 1/C of the inputs of a dense layer, and learns C times as fast
@@ -67,11 +66,10 @@ class Finished:
     @classmethod
     def read(cls, folder: Path) -> Finished:
         """From the files of the run."""
-        rows = csv.DictReader((folder / "metrics.csv").read_text(encoding="utf-8").splitlines())
-        history = [{name: float(text) for name, text in row.items() if text} for row in rows]
-        parts = _read_json(folder / "data.json")
+        run = RunFolder(folder)
+        result, sessions, parts = (run.read_json(f"{name}.json") for name in ("result", "environment", "data"))
         images = {part: len(about["indices"]) for part, about in parts.items()}
-        return cls(folder, _read_json(folder / "result.json"), history, _read_json(folder / "environment.json"), images)
+        return cls(folder, result, run.read_metrics(), sessions, images)
 
 
 def train_by_recipe(run: Planned, recipe: Recipe, folder: Path, report: Silent) -> None:
@@ -116,7 +114,7 @@ class Places:
 
     def records(self) -> list[Record]:
         """All of them, in the order of their names."""
-        return [_read_json(file) for file in sorted(self.results.glob("*.json"))]
+        return [read_json(file) for file in sorted(self.results.glob("*.json"))]
 
 
 def curve_of(run: Record, column: str, scale: float = 1.0) -> tuple[list[float], list[float]]:
@@ -175,7 +173,7 @@ def work(
     for run in plan:
         folder, file = places.runs / run.key, places.results / f"{run.key}.json"
         recipe = run.resolved(epochs, root)
-        if file.is_file() and _same(_read_json(file), run, recipe):
+        if file.is_file() and _same(read_json(file), run, recipe):
             continue
         check_same(recipe, folder)
         if _data_is_absent(recipe, absent, report):
@@ -252,7 +250,3 @@ def _data_is_absent(recipe: Recipe, absent: dict[str, str], report: Silent) -> b
             absent[name] = str(error)
             report.say(absent[name])
     return bool(absent[name])
-
-
-def _read_json(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))

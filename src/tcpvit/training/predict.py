@@ -10,7 +10,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +18,6 @@ from rich.progress import track
 
 from tcpvit.data import PictureFiles
 from tcpvit.data.augment import normalise
-from tcpvit.data.image_set import IMAGENET_MEAN, IMAGENET_STD
 from tcpvit.data.pictures import EXTENSIONS, Fit, OnBad, list_bad, read_picture
 from tcpvit.models import Segmenter
 from tcpvit.training.build import find_device
@@ -207,7 +205,7 @@ def predict_files(
 
 def _as_data(trained: Trained, files: Sequence[str | Path], fit: Fit | None) -> PictureFiles:
     """The files as a set of the kind that the model was trained on; without a record of that, by ImageNet's habits."""
-    about = trained.preprocessing or _imagenets_habits(trained.config)
+    about = trained.preparation()
     if about["task"] != "classification":
         raise ValueError(f"{trained.name} labels every pixel; `tcpvit predict` labels whole pictures")
     channels, height, width = about["image_shape"]
@@ -226,16 +224,6 @@ def _as_data(trained: Trained, files: Sequence[str | Path], fit: Fit | None) -> 
         mean=tuple(about["mean"]),
         std=tuple(about["std"]),
     )
-
-
-def _imagenets_habits(config: Any) -> dict[str, Any]:
-    return {
-        "task": "classification",
-        "classes": [str(k) for k in range(config.num_classes)],
-        "image_shape": [config.in_chans, *config.image_shape],
-        "mean": IMAGENET_MEAN,
-        "std": IMAGENET_STD,
-    }
 
 
 def _as_csv(found: Sequence[Prediction | Segmented]) -> str:

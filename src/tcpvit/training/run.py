@@ -85,6 +85,15 @@ class RunFolder:
         """Write a JSON file, whole or not at all."""
         self.write(name, json.dumps(content, indent=2) + "\n")
 
+    def read_json(self, name: str) -> Any:
+        """What `write_json` wrote."""
+        return read_json(self.path / name)
+
+    def read_metrics(self) -> list[Row]:
+        """A row for each epoch, without the columns that it leaves empty."""
+        rows = csv.DictReader((self.path / "metrics.csv").read_text(encoding="utf-8").splitlines())
+        return [{name: float(text) for name, text in row.items() if text} for row in rows]
+
     def write_metrics(self, history: list[Row]) -> None:
         """Write metrics.csv anew from the history, so that a resumed run has every epoch once."""
         self.write_rows("metrics.csv", history)
@@ -101,7 +110,7 @@ class RunFolder:
     def note_session(self, device: torch.device, step: int, processes: int = 1) -> None:
         """Add this start or resumption to environment.json."""
         path = self.path / "environment.json"
-        sessions = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
+        sessions = read_json(path) if path.is_file() else []
         self.write_json(path.name, [*sessions, {"from_step": step, "processes": processes, **environment(device)}])
 
     @contextmanager
@@ -136,6 +145,14 @@ class RunFolder:
             shutil.rmtree(self.path / name, ignore_errors=True)
         for name in reversed(FILES):
             (self.path / name).unlink(missing_ok=True)
+
+
+def read_json(path: Path) -> Any:
+    """The content of a JSON file; one that is damaged is an error that names it."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} holds no JSON ({error}); remove it, or bring back what it was") from error
 
 
 def environment(device: torch.device) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tcpvit.data.augment import normalise
-from tcpvit.data.image_set import IGNORE, IMAGENET_MEAN, IMAGENET_STD
+from tcpvit.data.image_set import IGNORE
 from tcpvit.data.pictures import BILINEAR, Fit, OnBad, list_bad, read_picture
 from tcpvit.training.build import find_device
 from tcpvit.training.recipe import Recipe
@@ -173,14 +173,8 @@ def overlay(picture: Image.Image, mask: np.ndarray) -> Image.Image:
 
 
 def _preparation(trained: Trained) -> dict[str, Any]:
-    """How the model's pictures are prepared; without a record of that, by ImageNet's habits."""
-    config: Any = trained.model.config
-    about = trained.preprocessing or {
-        "classes": [str(k) for k in range(config.num_classes)],
-        "image_shape": [config.in_chans, *config.image_shape],
-        "mean": IMAGENET_MEAN,
-        "std": IMAGENET_STD,
-    }
+    """How the model's pictures are prepared, if masks of bytes and colour pictures will do."""
+    about = trained.preparation()
     if len(about["classes"]) > IGNORE:
         raise ValueError(f"{trained.name} has {len(about['classes'])} classes; a mask of bytes holds {IGNORE} at most")
     if about["image_shape"][0] != 3:

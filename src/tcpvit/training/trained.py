@@ -10,8 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from tcpvit.data import Pictures
+from tcpvit.data.image_set import IMAGENET_MEAN, IMAGENET_STD
 from tcpvit.models import create_model, from_pretrained, list_models, list_pretrained
 from tcpvit.models.pretrained import Pretrained
+from tcpvit.models.segmenter import SegmenterConfig
 from tcpvit.models.zoo import RECIPE, pretrained_folder
 from tcpvit.training.evaluation import unwrapped
 from tcpvit.training.export import read_preprocessing
@@ -36,6 +38,17 @@ class Trained:
             return data
         mean, std = (tuple(self.preprocessing[name]) for name in ("mean", "std"))
         return replace(data, mean=mean, std=std)
+
+    def preparation(self) -> dict[str, Any]:
+        """How the model's pictures are prepared; without a record of that, by ImageNet's habits."""
+        config = self.config
+        return self.preprocessing or {
+            "task": "segmentation" if isinstance(config, SegmenterConfig) else "classification",
+            "classes": [str(k) for k in range(config.num_classes)],
+            "image_shape": [config.in_chans, *config.image_shape],
+            "mean": IMAGENET_MEAN,
+            "std": IMAGENET_STD,
+        }
 
     @property
     def config(self) -> Any:
