@@ -70,10 +70,11 @@ def records(places: Places) -> dict[str, dict]:
 
 
 def test_the_plan_is_two_recipes_that_look_at_gradients():
-    paper, mix = (run.resolved() for run in slices.planned())
+    paper, plus = (run.resolved() for run in slices.planned())
     assert (paper.model.name, paper.model.options) == ("tcp_vit_cifar", {})
-    assert mix.model.options["attention"] == "joint"
-    assert all(isinstance(each, Recipe) and each.evaluation.gradients == 2 for each in (paper, mix))
+    assert plus.model.options["attention"] == "joint"
+    assert (plus.optimizer.lr, plus.optimizer.slice_lr_scale) == (0.006, "sqrt")
+    assert all(isinstance(each, Recipe) and each.evaluation.gradients == 2 for each in (paper, plus))
 
 
 @pytest.mark.parametrize("options", [{}, MIX], ids=["paper", "mix"])
@@ -212,7 +213,7 @@ def test_a_record_is_small_and_holds_everything(places):
         assert [len(picture["pixels"]) for picture in each["pictures"]] == [2 * 3 * 32 * 32] * 3  # classes
         assert len(each["pictures"][0]["attention"]) == (3 if name == "paper" else 1)
         assert len(class_changes(each)) == 3
-    assert set(records(places)["joint-mix"]["gradients"]["late_by_block"]) == {"patch_embed", "blocks.0"}
+    assert set(records(places)["plus"]["gradients"]["late_by_block"]) == {"patch_embed", "blocks.0"}
 
 
 def test_the_page_says_what_was_measured(places):
@@ -250,4 +251,4 @@ def test_the_study_has_a_name(tmp_path, capsys):
 
     assert cli.main(["reproduce", "slices", "--plan", "--json", "--runs", str(tmp_path)]) == 0
     runs = json.loads(capsys.readouterr().out)["plan"]["rows"]
-    assert [row["run"] for row in runs] == ["slices-paper-0", "slices-joint-mix-0"]
+    assert [row["run"] for row in runs] == ["slices-paper-0", "slices-plus-0"]

@@ -48,7 +48,7 @@ def attention_picture(pixels: np.ndarray, attention: np.ndarray) -> np.ndarray:
 
     height, width = (full // part for full, part in zip(pixels.shape, attention.shape, strict=False))
     colors = colormaps["viridis"](np.kron(attention, np.ones((height, width))))[..., :3]
-    return 0.6 * colors + 0.4 * pixels.mean(-1, keepdims=True)
+    return 0.75 * colors + 0.25 * pixels.mean(-1, keepdims=True)
 
 
 def draw_slice_pictures(groups: Groups, names: Sequence[str]) -> Figure:
@@ -116,7 +116,8 @@ def draw_classes(models: Mapping[str, Sequence[Sequence[float]]], classes: Seque
             panel.axvline(0, color=INK, linewidth=0.8)
             for k, (style, changes) in enumerate(zip(STYLES, slices, strict=False)):
                 look = {"color": style["color"], "marker": style["marker"]}
-                panel.plot(changes, range(len(classes)), linestyle="", markersize=4, label=f"without slice {k}", **look)
+                rows = [row + 0.2 * (k - (len(slices) - 1) / 2) for row in range(len(classes))]  # no mark hides another
+                panel.plot(changes, rows, linestyle="", markersize=4, label=f"without slice {k}", **look)
             panel.set_title(title)
             panel.set_xlabel("change of accuracy, points")
             panel.grid(axis="both", color=FAINT)

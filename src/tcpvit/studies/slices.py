@@ -1,6 +1,7 @@
 """What the slices see: two short runs on CIFAR-10, and what each hat slice does in them.
 
-`paper` is the paper's TCP-ViT, whose slices never meet before the head; `joint-mix` lets them meet in every layer.
+`paper` is the paper's TCP-ViT, whose slices never meet before the head; `plus` is `tcp_vit_cifar_plus`
+as the classification study trains it, where they meet in every attention.
 A slice is taken away in the same ways from both. Nothing but the head is ever fitted again:
 
 - at the entry: hat slice k of what enters the first block (patches, class token, positions) is set to zero;
@@ -22,7 +23,7 @@ from torch import Tensor, nn
 
 from tcpvit.data import Batches, Pictures
 from tcpvit.layers import TLayerNorm
-from tcpvit.studies.classification import FULL, MIX
+from tcpvit.studies.classification import FULL, OWN_RATE, SMALL
 from tcpvit.studies.slices_page import write
 from tcpvit.studies.study import Finished, Planned, Record, Study
 from tcpvit.training import load_trained
@@ -30,7 +31,7 @@ from tcpvit.training.build import build_model, load_splits
 from tcpvit.training.gradients import gradient_norms
 
 SHORT = ("schedule.epochs=3", "evaluation.gradients=2")
-MODELS = {"paper": (), "joint-mix": MIX}
+MODELS = {"paper": (), "plus": (*SMALL["joint-sqrt-lr"], f"optimizer.lr={OWN_RATE['joint-sqrt-lr']}")}
 BATCH, SHOWN, COMPARED = 500, 6, 500  # pictures: at a time, in the figures, for the likeness of attention maps
 FITTED = 10_000  # training pictures that a new head is fitted to
 
@@ -44,7 +45,7 @@ def planned() -> list[Planned]:
 
 
 def measured(finished: Finished) -> Record:
-    """Everything the page shows, by the weights of the last epoch, which nothing was chosen by."""
+    """Everything the page shows, by the weights of the last epoch: none is picked."""
     trained = load_trained(finished.folder, "last")
     assert trained.recipe is not None
     splits = load_splits(trained.recipe.data)

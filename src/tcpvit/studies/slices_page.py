@@ -23,12 +23,13 @@ from tcpvit.figures.style import save_figure
 from tcpvit.studies.intervals import signed
 from tcpvit.studies.study import Places, Record
 from tcpvit.tables import Ratio, Table, Written, render
+from tcpvit.training.checkpoint import write_atomically
 from tcpvit.training.progress import duration
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-LABELS = {"paper": "the paper's TCP-ViT", "joint-mix": "joint attention and mix"}
+LABELS = {"paper": "the paper's TCP-ViT", "plus": "tcp_vit_cifar_plus"}
 WAYS = {"entry": "at the entry", "exit": "at the exit", "new head": "at the exit, with a new head"}
 GAIN = 2.0  # contrasts between channels are shown so much stronger than they are
 VANISHED, ALIKE = 0.1, 0.5  # a slice whose gradient is below this part of the largest: vanishes, is not alike
@@ -47,7 +48,7 @@ def write(places: Places) -> list[Path]:
     page = places.pages / "slices.md"
     page.parent.mkdir(parents=True, exist_ok=True)
     drawn = [save_figure(figure, page.parent / f"slices_{name}") for name, figure in figures(records).items()]
-    page.write_text("\n\n".join(_parts(records)) + "\n", encoding="utf-8")
+    write_atomically(page, ("\n\n".join(_parts(records)) + "\n").encode())
     return [page, *(file for files in drawn for file in files)]
 
 
@@ -93,7 +94,7 @@ def _draw_pictures(records: Records) -> Figure:
     for record in records.values():
         maps = [[_levels(text) for text in picture["attention"]] for picture in record["pictures"]]
         columns = [str(k) for k in range(len(maps[0]))] if len(maps[0]) > 1 else ["all"]
-        title = "where they look (paper)" if len(maps[0]) > 1 else "joint"
+        title = "where they look (paper)" if len(maps[0]) > 1 else record["name"]
         groups[title] = {
             column: [attention_picture(each, found[k]) for each, found in zip(pixels, maps, strict=True)]
             for k, column in enumerate(columns)
@@ -163,8 +164,8 @@ def _parts(records: Records) -> Iterable[str]:
     yield "![Norm of the gradient by slice against the step](slices_gradients.png)"
     yield (
         "The norm of the loss's gradient by the weights of slice k, over all blocks, before it is clipped; faint as "
-        "measured, strong the running median. Where slices are mixed, the weights of slice k read a mixture of all of "
-        "them. The tables have the median of the second half of the training, block by block, slice 0 as 1."
+        "measured, strong the running median. The tables have the median of the second half of the training, block by "
+        "block, slice 0 as 1."
     )
     yield render([gradient_table(label, record) for label, record in records.items()], "markdown")
     yield " ".join(words_on_gradients(label, record) for label, record in records.items())
@@ -172,7 +173,7 @@ def _parts(records: Records) -> Iterable[str]:
         "The paper argues from Parseval's identity: the transform is orthogonal, so that a gradient has the same norm "
         "in both domains. That is a statement on the sum over all slices; it does not say how the sum is divided among "
         "them, and the energy of the picture is divided very unevenly. What evens the slices out is the t-LayerNorm, "
-        "which brings every token of every slice to the same size, however faint it is; mixing does so too. "
+        "which brings every token of every slice to the same size, however faint it is. "
         f"{_words_on_start(records)}"
     )
 
