@@ -2,7 +2,8 @@
 
     python benchmarks/segmentation.py             writes results/bench/segmentation.json, in some minutes
 
-Times are those of the thread (`time.thread_time`), the best of a few turns, so that a busy machine spoils them little.
+Times are those of the thread (`time.thread_time`), the best of several turns that the models take one after the other:
+a busy machine spoils them little, and no model alone.
 The bound is the time that the part would take at the speed of a matrix product of 1024×1024 in the same precision.
 """
 
@@ -26,6 +27,7 @@ from tcpvit.analysis.report import DECODER
 from tcpvit.layers.groups import parameter_groups
 from tcpvit.models import create_model
 from tcpvit.studies.speed.record import facts
+from tcpvit.timing import interleaved
 from tcpvit.training.evaluation import autocast
 from tcpvit.training.tasks import Segmentation
 
@@ -34,34 +36,18 @@ PICTURES = 5879  # in an epoch of the paper
 CPU = torch.device("cpu")
 
 
-def best_time(run: Callable[[], object], turns: int) -> float:
-    """Seconds of the thread, the best of `turns` after one that warms up."""
-    run()
-    times = []
-    for _ in range(turns):
-        begin = time.thread_time()
-        run()
-        times.append(time.thread_time() - begin)
-    return min(times)
-
-
-def product_speed(precision: str, turns: int) -> float:
-    """FLOPs a second of a large matrix product."""
-    a = torch.randn(1024, 1024, dtype=getattr(torch, precision))
-    return 2 * 1024**3 / best_time(lambda: a @ a, turns)
-
-
-def measure(name: str, precision: str, batch: int, turns: int) -> dict[str, Any]:
-    """Milliseconds of a batch: the parts forward and in training, the fused decoder, and a whole step with AdamW."""
+def contenders(name: str, precision: str, batch: int) -> dict[str, Callable[[], object]]:
+    """What is timed of a model: its parts in training and forward, the fused decoder, and a whole step with AdamW."""
     model, task = create_model(name), Segmentation(2)
     images, masks = torch.randn(batch, 3, 128, 128), torch.randint(0, 2, (batch, 128, 128))
     optimizer = torch.optim.AdamW(parameter_groups(model, 5e-4, 0.01), fused=True)
     maps = model.forward_features(images).detach().requires_grad_()
-    fused = copy.deepcopy(model).fuse_()
+    at_rest = copy.deepcopy(model).eval()
+    fused = copy.deepcopy(model).eval().fuse_()
 
-    def backbone() -> Tensor:
+    def backbone(of: Any = model) -> Tensor:
         with autocast(CPU, precision):
-            return model.forward_features(images)
+            return of.forward_features(images)
 
     def decoder(of: Any = model) -> Tensor:
         with autocast(CPU, precision):
@@ -79,19 +65,29 @@ def measure(name: str, precision: str, batch: int, turns: int) -> dict[str, Any]
         with patch.object(tcpvit.models.decoder, "LAYOUT", torch.contiguous_format):
             decoder().float().square().mean().backward()
 
-    training = {
+    return {
         "backbone training": lambda: backbone().float().square().mean().backward(),
         "decoder training": lambda: decoder().float().square().mean().backward(),
         "decoder training, channels first": channels_first,
         "step": step,
+        "backbone": torch.inference_mode()(lambda: backbone(at_rest)),
+        "decoder": torch.inference_mode()(lambda: decoder(at_rest)),
+        "decoder, fused": torch.inference_mode()(lambda: decoder(fused)),
     }
-    times = {what: best_time(run, turns) for what, run in training.items()}
-    model.eval()
-    forward = {"backbone": backbone, "decoder": decoder, "decoder, fused": lambda: decoder(fused)}
-    with torch.inference_mode():
-        times |= {what: best_time(run, turns) for what, run in forward.items()}
-    found: dict[str, Any] = {what: round(1e3 * seconds, 1) for what, seconds in times.items()}
-    return found | {"epoch_seconds": round(times["step"] * PICTURES / batch)}
+
+
+def measure(precision: str, batch: int, seconds: float) -> tuple[dict[str, dict[str, float]], float]:
+    """Milliseconds of a batch by model and part, all models in turns, and the FLOPs a second of a matrix product."""
+    runs = {name: contenders(name, precision, batch) for name in MODELS}
+    times: dict[str, dict[str, float]] = {name: {} for name in MODELS}
+    for part in runs[MODELS[0]]:
+        found = interleaved({name: runs[name][part] for name in MODELS}, seconds, time.thread_time)
+        for name in MODELS:
+            times[name][part] = round(1e3 * found[name], 1)
+        print(precision, part, {name: times[name][part] for name in MODELS}, flush=True)
+    a = torch.randn(1024, 1024, dtype=getattr(torch, precision))
+    product = interleaved({"product": lambda: a @ a}, seconds / 10, time.thread_time)
+    return times, 2 * 1024**3 / product["product"]
 
 
 def flops_by_part(name: str, batch: int) -> dict[str, int]:
@@ -104,19 +100,19 @@ def flops_by_part(name: str, batch: int) -> dict[str, int]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batch", type=int, default=16)
-    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=25.0, help="for each part, all models in turns")
     parser.add_argument("--out", type=Path, default=Path("results/bench/segmentation.json"))
     options = parser.parse_args()
     torch.set_num_threads(1)
     rows = []
     for precision in ("float32", "bfloat16"):
-        speed = product_speed(precision, options.turns)
+        times, speed = measure(precision, options.batch, options.seconds)
         for name in MODELS:
             flops = flops_by_part(name, options.batch)
             bound = {part: round(1e3 * number / speed, 1) for part, number in flops.items()}
-            times = measure(name, precision, options.batch, options.turns)
-            rows.append({"model": name, "precision": precision, "flops": flops, "bound_ms": bound, "ms": times})
-            print(json.dumps(rows[-1]), flush=True)
+            epoch = round(times[name]["step"] / 1e3 * PICTURES / options.batch)
+            row = {"model": name, "precision": precision, "flops": flops, "bound_ms": bound}
+            rows.append({**row, "ms": {**times[name], "epoch_seconds": epoch}})
     about = facts("python benchmarks/segmentation.py") | {"batch": options.batch, "threads": 1}
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")

@@ -125,7 +125,7 @@ def _steps(times: Path | None) -> str:
     bench = read_json(times)
     found = [_markdown(tables.step_table(bench, precision)) for precision in ("float32", "bfloat16")]
     about = f"`{bench['command']}`, {bench['date']}, commit {bench['commit']}, torch {bench['versions']['torch']}."
-    return "\n\n".join([*found, about])
+    return "\n\n".join([*found, tables.decoder_words(bench), about])
 
 
 def _performance(runs: tables.Runs) -> str:

@@ -211,6 +211,29 @@ def step_table(bench: Record, precision: str) -> Table:
     return table
 
 
+def decoder_words(bench: Record) -> str:
+    """What the decoder gains without a change of its results' meaning: time after against time before."""
+    ms = {(row["model"], row["precision"]): row["ms"] for row in bench["rows"]}
+
+    def ratios(after: tuple[str, str], before: tuple[str, str]) -> str:
+        """Of (part, precision)."""
+        found = (
+            f"{ms[preset, after[1]][after[0]] / ms[preset, before[1]][before[0]]:.2f}× ({LABELS[name]})"
+            for name, preset in PRESETS.items()
+            if name in ("std", "full")
+        )
+        return " and ".join(found)
+
+    training, plain = ("decoder training", "float32"), ("decoder", "float32")
+    return (
+        "**What can be taken out of the decoder**, time after against time before: in training, channels last instead "
+        f"of first makes {ratios(training, ('decoder training, channels first', 'float32'))}, and bfloat16 instead of "
+        f"float32 {ratios(('decoder training', 'bfloat16'), training)}; in inference, BatchNorm folded into the "
+        f"convolutions by `fuse_()` makes {ratios(('decoder, fused', 'float32'), plain)}. TCP-ViT and TCP-ViT+ have "
+        "Std-ViT's decoder."
+    )
+
+
 def performance_table(runs: Runs) -> Table:
     """tab:seg_performance: Std-ViT and TCP-ViT on the whole training part, beside the paper's numbers."""
     columns = ["per cent", "Std-ViT", "TCP-ViT", "Δ", "paper: Std-ViT", "paper: TCP-ViT", "paper: Δ"]
