@@ -50,7 +50,7 @@ from tcpvit.studies.intervals import (
     signed,
     verdict,
 )
-from tcpvit.studies.study import Places, Record, curve_of, write_block
+from tcpvit.studies.study import Places, Record, curve_of, figure_block, write_block
 from tcpvit.tables import Ratio, Table, render
 from tcpvit.training.checkpoint import write_atomically
 from tcpvit.training.run import read_json
@@ -151,8 +151,8 @@ def _lines(records: list[Record], times: dict[str, float], drawn: Iterable[str])
         yield ""
         yield "The models of the two tables above, at their own rate where that was run, else at the common one."
         yield ""
-        about = "`tcp_vit_cifar_plus`, `tcp_vit_cifar_wide` and the dense models; points without a name are the others"
-        yield _figure("frontier", f"Accuracy against parameters and time: full CIFAR-10, 12 epochs, seed 0. {about}")
+        about = " Seed 0; “plus” and “wide” are our presets, and points without a name the other models of the tables."
+        yield figure_block(f"{STEM}frontier", "Accuracy against parameters and time: full CIFAR-10, 12 epochs.", about)
         yield ""
     yield from _effects("From the paper's model to ours", "factors", factors(gap), gap, deviation, RATE_CAVEAT)
     about = f"The model is `{PRESETS[PLUS]}`, trained as {LABELS[PLUS]}."
@@ -172,7 +172,7 @@ def _lines(records: list[Record], times: dict[str, float], drawn: Iterable[str])
         yield render([held_out_table("tuned-rate", tuned)], "markdown")
         yield ""
     if "curves" in drawn:
-        yield _figure("curves", "Losses and accuracy of Std-ViT and TCP-ViT over the paper's schedule")
+        yield figure_block(f"{STEM}curves", "Losses and accuracy of Std-ViT and TCP-ViT over the paper's schedule.")
         yield ""
     yield from _section(
         "A proxy for SVHN",
@@ -328,11 +328,6 @@ def _told(mine: float, theirs: float) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------- figure
-
-
-def _figure(name: str, caption: str) -> str:
-    stem = f"{STEM}{name}"
-    return f"![{caption}.]({stem}.png)\n\n*{caption}.* [SVG]({stem}.svg)"
 
 
 def _times(path: Path) -> dict[str, float]:

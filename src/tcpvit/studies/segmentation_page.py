@@ -12,7 +12,7 @@ from tcpvit.figures.efficiency import compression_cost
 from tcpvit.studies import segmentation_tables as tables
 from tcpvit.studies.intervals import ABOUT, leads, on_common_seeds, seeds_of, signed, spread
 from tcpvit.studies.segmentation_figures import EFFICIENCY, SHOWN, draw_all
-from tcpvit.studies.study import Places, Record, write_block
+from tcpvit.studies.study import Places, Record, figure_block, write_block
 from tcpvit.tables import Table, as_text, render
 from tcpvit.training.checkpoint import write_atomically
 from tcpvit.training.run import read_json
@@ -161,7 +161,7 @@ def _faster(subset: tables.Runs, faster: tables.Runs) -> str:
 def _figure(name: str, pages: Path, about: str) -> str:
     if not (pages / f"{name}.png").is_file():
         return f"*Not run here: {CAPTIONS[name]}*"
-    return f"![{CAPTIONS[name]}]({name}.png)\n\n*{CAPTIONS[name]}{about}* [SVG]({name}.svg)"
+    return figure_block(name, CAPTIONS[name], about)
 
 
 def _commands(records: Sequence[Record]) -> str:

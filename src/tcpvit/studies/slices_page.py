@@ -21,7 +21,7 @@ from tcpvit.figures.slices import (
 )
 from tcpvit.figures.style import save_figure
 from tcpvit.studies.intervals import signed
-from tcpvit.studies.study import Places, Record
+from tcpvit.studies.study import Places, Record, figure_block
 from tcpvit.tables import Ratio, Table, Written, render
 from tcpvit.training.checkpoint import write_atomically
 from tcpvit.training.progress import duration
@@ -140,7 +140,7 @@ def _parts(records: Records) -> Iterable[str]:
     )
     yield render([runs_table(records)], "markdown")
     yield "## In the picture"
-    yield "![Test pictures, their three slices, and where each slice looks](slices_pictures.png)"
+    yield figure_block("slices_pictures", "Test pictures, their three slices, and where each slice looks.")
     yield _words_on_pictures(first)
     yield "## Take a slice away"
     yield (
@@ -150,18 +150,18 @@ def _parts(records: Records) -> Iterable[str]:
         f"slices that are left ({first['fitted_images']:,} training pictures, all else as it is). It tells "
         "what they know together. `only k` is the same with the other slices taken away."
     )
-    yield "![Accuracy with some of the slices](slices_ablation.png)"
+    yield figure_block("slices_ablation", "Accuracy with some of the slices.")
     yield render([ablation_table(label, record) for label, record in records.items()], "markdown")
     yield " ".join(_words_on_ablation(label, record) for label, record in records.items())
     yield "## Class by class"
-    yield "![Change of each class's accuracy without each slice, with a new head](slices_classes.png)"
+    yield figure_block("slices_classes", "Change of each class's accuracy without each slice, with a new head.")
     yield " ".join(_words_on_classes(label, record) for label, record in records.items())
     yield "## The energy of a slice, from block to block"
-    yield "![Share of each slice in the energy, from the picture to the last block](slices_energy.png)"
+    yield figure_block("slices_energy", "Share of each slice in the energy, from the picture to the last block.")
     yield "The mean square of the picture's and the tokens' slices, as shares; the numbers below the bars are blocks."
     yield " ".join(_words_on_energy(label, record) for label, record in records.items())
     yield "## Does every slice learn?"
-    yield "![Norm of the gradient by slice against the step](slices_gradients.png)"
+    yield figure_block("slices_gradients", "Norm of the gradient by slice against the step.")
     yield (
         "The norm of the loss's gradient by the weights of slice k, over all blocks, before it is clipped; faint as "
         "measured, strong the running median. The tables have the median of the second half of the training, block by "

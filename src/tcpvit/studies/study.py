@@ -127,6 +127,15 @@ def curve_of(run: Record, column: str, scale: float = 1.0) -> tuple[list[float],
     return [row["epoch"] for row in rows], [scale * row[column] for row in rows]
 
 
+def figure_block(stem: str, caption: str, about: str = "") -> str:
+    """A figure of a page with its caption, and `about` what is shown, in Markdown.
+
+    >>> figure_block("curves", "The losses.", " One seed.")
+    '![The losses.](curves.png)\\n\\n*The losses. One seed.* [SVG](curves.svg)'
+    """
+    return f"![{caption}]({stem}.png)\n\n*{caption}{about}* [SVG]({stem}.svg)"
+
+
 def write_block(page: Path, name: str, text: str) -> list[Path]:
     """Write `text` between `<!-- name -->` and `<!-- /name -->` of a page that has them; gives what was written."""
     begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
