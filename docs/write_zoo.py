@@ -33,6 +33,7 @@ def main() -> None:
     parser.add_argument("run", type=Path)
     parser.add_argument("record", type=Path)
     parser.add_argument("--weights", choices=("best", "last"), default="last")
+    parser.add_argument("--note", default="", help="a sentence on the data that the record does not hold")
     asked = parser.parse_args()
     record = json.loads(asked.record.read_text(encoding="utf-8"))
     saved, target = asked.run / asked.weights, ZOO / asked.name
@@ -48,10 +49,12 @@ def main() -> None:
     recipe = RunFolder(asked.run).recipe()
     recipe = replace(recipe, data=replace(recipe.data, root=None))  # where the pictures lay here is nobody's business
     (target / RECIPE).write_text(recipe.to_yaml(), encoding="utf-8")
-    (target / CARD).write_text(card(asked.name, asked.weights, record), encoding="utf-8")
+    (target / CARD).write_text(
+        card(asked.name, asked.weights, record, asked.note and f" {asked.note}"), encoding="utf-8"
+    )
 
 
-def card(name: str, weights: str, record: dict[str, Any]) -> str:
+def card(name: str, weights: str, record: dict[str, Any], note: str = "") -> str:
     """What a person should know before using the weights."""
     found = {label: record.get(f"{metric}_{weights}", record.get(metric)) for metric, label in METRICS.items()}
     chosen = ", which was chosen on the pictures that measure it" if weights == "best" else ""
@@ -67,7 +70,7 @@ tags: [tcp-vit, c-product]
 {record["epochs"]} epochs with seed {record["seed"]}; the weights are those of the {weights} epoch{chosen}.
 
 Measured on {record["test_images"]:,} pictures that it was not trained on: {measured}. The run was made by
-`{record["command"]}` at commit {record["commit"]}; its record is `results/{record["study"]}/{record["key"]}.json`.
+`{record["command"]}` at commit {record["commit"]}; its record is `results/{record["study"]}/{record["key"]}.json`.{note}
 
 ```
 tcpvit eval {name} --pretrained --dataset {record["dataset"]}
