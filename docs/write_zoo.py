@@ -59,6 +59,7 @@ def card(name: str, weights: str, record: dict[str, Any], note: str = "") -> str
     found = {label: record.get(f"{metric}_{weights}", record.get(metric)) for metric, label in METRICS.items()}
     chosen = ", which was chosen on the pictures that measure it" if weights == "best" else ""
     measured = ", ".join(f"{label} {100 * value:.2f} %" for label, value in found.items() if value is not None)
+    where = f"results/{record['study']}/{record['key']}.json"
     return f"""---
 library_name: tcpvit
 license: apache-2.0
@@ -70,7 +71,7 @@ tags: [tcp-vit, c-product]
 {record["epochs"]} epochs with seed {record["seed"]}; the weights are those of the {weights} epoch{chosen}.
 
 Measured on {record["test_images"]:,} pictures that it was not trained on: {measured}. The run was made by
-`{record["command"]}` at commit {record["commit"]}; its record is `results/{record["study"]}/{record["key"]}.json`.{note}
+`{record["command"]}` at commit {record["commit"]}; its record is `{where}`.{note}
 
 ```
 tcpvit eval {name} --pretrained --dataset {record["dataset"]}
