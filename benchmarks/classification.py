@@ -14,12 +14,13 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn import functional as F
 
 from tcpvit.models import create_model
+from tcpvit.models.config import as_words
 from tcpvit.studies.classification import FULL, LARGE, SMALL
 from tcpvit.studies.study import Planned
 from tcpvit.tables import Table, Written, show
@@ -27,10 +28,6 @@ from tcpvit.timing import interleaved, using_threads
 
 OUT = Path("results/bench/classification.json")
 BATCH = 64
-SAME_TIME = {
-    "mix-data": "joint-mix",
-    "fast-data": "joint-full-lr",
-}  # a matrix drawn from the pictures takes the DCT's time
 
 
 def main() -> None:
@@ -39,21 +36,22 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0, help="of each of the two measurements")
     parser.add_argument("--out", type=Path, default=OUT)
     asked = parser.parse_args()
-    models = build_models()
+    networks = {name: network(changes) for name, changes in (SMALL | LARGE).items()}  # some differ in training only
+    models = {each: create_model(each.name, **dict(each.options)) for each in dict.fromkeys(networks.values())}
     images, labels = torch.randn(BATCH, 3, 32, 32), torch.randint(10, (BATCH,))
     with using_threads(1):
         forward, training = (
-            interleaved({name: of(model) for name, model in models.items()}, asked.seconds, time.thread_time)
+            interleaved({each: of(model) for each, model in models.items()}, asked.seconds, time.thread_time)
             for of in (partial(_forward, images=images), partial(_step, images=images, labels=labels))
         )
     rows = [
         {
             "name": name,
-            "parameters": sum(p.numel() for p in models[source].parameters()),
-            "forward_ms": 1000 * forward[source] / BATCH,
-            "training_ms": 1000 * training[source] / BATCH,
+            "parameters": sum(p.numel() for p in models[each].parameters()),
+            "forward_ms": 1000 * forward[each] / BATCH,
+            "training_ms": 1000 * training[each] / BATCH,
         }
-        for name, source in [(name, SAME_TIME.get(name, name)) for name in SMALL | LARGE]
+        for name, each in networks.items()
     ]
     asked.out.parent.mkdir(parents=True, exist_ok=True)
     about = {"batch": BATCH, "threads": 1, "seconds": asked.seconds, "torch": torch.__version__}
@@ -66,14 +64,19 @@ def main() -> None:
     show([table])
 
 
-def build_models() -> dict[str, Any]:
-    """The models by their names in the study, each built once."""
-    found = {}
-    for name, changes in (SMALL | LARGE).items():
-        if name not in SAME_TIME:
-            recipe = Planned("gap", name, FULL, changes).resolved()
-            found[name] = create_model(recipe.model.name, **recipe.model.options)
-    return found
+class Network(NamedTuple):
+    """What is timed: a preset with its options."""
+
+    name: str
+    options: tuple[tuple[str, Any], ...]
+
+
+def network(changes: tuple[str, ...]) -> Network:
+    """The model of a run of the study; a transform drawn from the pictures takes the DCT's time."""
+    model = Planned("gap", "", FULL, changes).resolved().model
+    options = {key: value for key, value in model.options.items() if value != "data_driven"}
+    options |= {"coupling": as_words(options["coupling"])} if "coupling" in options else {}
+    return Network(model.name, tuple(sorted(options.items())))
 
 
 def _forward(model: Any, images: torch.Tensor) -> Callable[[], object]:

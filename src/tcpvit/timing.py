@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import TypeVar
 
 import torch
 
+Name = TypeVar("Name", bound=Hashable)
+
 
 def interleaved(
-    contenders: Mapping[str, Callable[[], object]],
+    contenders: Mapping[Name, Callable[[], object]],
     seconds: float = 2.0,
     clock: Callable[[], float] = time.perf_counter,
-) -> dict[str, float]:
+) -> dict[Name, float]:
     """The best time of each contender in seconds, all of them called in turns for about `seconds` in all.
 
     Every contender is called at least three times after one call that warms it up. `time.thread_time` as the clock of a

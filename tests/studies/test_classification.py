@@ -72,7 +72,7 @@ def test_each_row_of_the_gap_is_compared_by_its_own_accuracy():
     runs = [made("gap", name, top1) for name, top1 in (("std", 0.7), ("joint-full-lr", 0.68), ("joint-sqrt-lr", 0.6))]
     table = gap_table(by_model(runs).values(), {"joint-full-lr": 0.25})
     assert cells(table, "against Std-ViT") == ["0.0", "−2.0", "−10.0"]
-    assert cells(table, "ms") == [None, "0.250", "0.250"]  # the rate of slices changes the training alone
+    assert cells(table, "ms") == [None, "0.250", None]
     both = gap_table(by_model([*runs, made("gap", "std", 0.6, seed=1)]).values(), {})
     assert cells(both, "top-1, last").count("65.0 ± 7.1 %") == 1  # one row of a model, whatever its seeds
     assert "−2.0" in cells(both, "against Std-ViT")  # seed 0 against seed 0

@@ -11,7 +11,13 @@ from tcpvit.figures.style import BLUE, FAINT, INK, ORANGE, TEXT_WIDTH, house_sty
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-MARKERS = {"std": {"color": ORANGE, "marker": "s"}, "tcp": {"color": BLUE, "marker": "o"}}
+MARKERS: dict[str, dict[str, Any]] = {  # the few dense models before the many others
+    "std": {"color": ORANGE, "marker": "s", "zorder": 4},
+    "tcp": {"color": BLUE, "marker": "o", "zorder": 3},
+}
+# Where names stand clear of the dotted line: above and left of what nothing beats, else to the right.
+ABOVE: dict[str, Any] = {"xytext": (-4, 2), "ha": "right"}
+BESIDE: dict[str, Any] = {"xytext": (5, -2), "ha": "left"}
 LEGEND = {"std": "Std-ViT", "tcp": "TCP-ViT"}
 
 
@@ -26,23 +32,28 @@ class Point:
     named: bool = False
 
 
-def draw_frontier(points: Sequence[Point], panels: Sequence[str]) -> Figure:
-    """A panel for each cost; a model without that cost is left out of its panel.
+def draw_frontier(rows: Mapping[str, Sequence[Point]], panels: Sequence[str]) -> Figure:
+    """A row of panels for each title, a panel for each cost; a model without that cost is left out of its panel.
 
     >>> cheap = Point("a", "tcp", {"parameters": 40_000}, 64.0)
     >>> dear, beaten = Point("b", "std", {"parameters": 119_000}, 70.0), Point("c", "std", {"parameters": 50_000}, 60.0)
     >>> [point.name for point in frontier([dear, cheap, beaten], "parameters")]
     ['a', 'b']
+    >>> len(draw_frontier({"12 epochs": [dear, cheap], "4 epochs": [beaten]}, ["parameters"]).axes)
+    2
     """
-    if not points or not panels:
-        raise ValueError("draw_frontier needs at least one point and one panel")
+    if not rows or not panels or not all(rows.values()):
+        raise ValueError("draw_frontier needs at least one point in each row, and one panel")
     with house_style() as Figure:
-        figure = Figure(figsize=(TEXT_WIDTH, 3.3), layout="constrained")
-        axes = figure.subplots(1, len(panels), squeeze=False, sharey=True).flat
-        for panel, cost in zip(axes, panels, strict=True):
-            _draw_panel(panel, [point for point in points if cost in point.costs], cost)
-        axes[0].set_ylabel("top-1, %")
-        handles, labels = axes[0].get_legend_handles_labels()
+        figure = Figure(figsize=(TEXT_WIDTH, 0.6 + 2.7 * len(rows)), layout="constrained")
+        grid = figure.subplots(len(rows), len(panels), squeeze=False, sharey="row", sharex="col")
+        for axes, (title, points) in zip(grid, rows.items(), strict=True):
+            for panel, cost in zip(axes, panels, strict=True):
+                _draw_panel(panel, [point for point in points if cost in point.costs], cost)
+            axes[0].set_ylabel(title)
+        for panel, cost in zip(grid[-1], panels, strict=True):
+            panel.set_xlabel(cost)
+        handles, labels = grid[0][0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
         return figure
 
@@ -60,7 +71,7 @@ def _draw_panel(panel: Any, points: list[Point], cost: str) -> None:
     for kind, style in MARKERS.items():
         chosen = [point for point in points if point.kind == kind]
         costs, accuracies = [point.costs[cost] for point in chosen], [point.accuracy for point in chosen]
-        panel.scatter(costs, accuracies, s=22, label=LEGEND[kind], edgecolor="white", linewidth=0.5, zorder=3, **style)
+        panel.scatter(costs, accuracies, s=22, label=LEGEND[kind], edgecolor="white", linewidth=0.5, **style)
     unbeaten = frontier(points, cost)
     panel.plot(
         [point.costs[cost] for point in unbeaten],
@@ -78,19 +89,11 @@ def _draw_panel(panel: Any, points: list[Point], cost: str) -> None:
                 (point.costs[cost], point.accuracy),
                 textcoords="offset points",
                 fontsize=6.5,
-                **_beside(point in unbeaten, right=point.costs[cost] > (low + high) / 2),
+                **(ABOVE if point in unbeaten else BESIDE),
             )
     panel.xaxis.get_major_locator().set_params(nbins=5)
     panel.xaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")
-    panel.set_xlabel(cost)
     panel.grid(color=FAINT)
     panel.margins(y=0.1)
     span = (high - low) or high
-    panel.set_xlim(low - 0.3 * span, high + 0.15 * span)  # room for names
-
-
-def _beside(unbeaten: bool, right: bool) -> dict[str, Any]:
-    """Where a name stands clear of the dotted line: above and left of what nothing beats, else below and inside."""
-    if unbeaten:
-        return {"xytext": (-4, 2), "ha": "right"}
-    return {"xytext": (-3, -11), "ha": "right"} if right else {"xytext": (5, -2), "ha": "left"}
+    panel.set_xlim(low - 0.3 * span, high + 0.3 * span)  # room for names

@@ -69,9 +69,8 @@ RECIPES = {
 }
 LABELS |= {f"std-{name}": f"Std-ViT, {said}" for name, said in RECIPES.items()}
 LABELS |= {f"tcp-{name}": f"TCP-ViT as in the paper, {said}" for name, said in RECIPES.items()}
-# The same models, with another rate for slices; and those that differ in training only, which run as fast.
+# The same models, with another rate for slices.
 SAME = {"joint-sqrt-lr": "joint-full-lr", "large-sqrt": "large-81x3"}
-AS_FAST = SAME | {"fast-less-decay": "joint-full-lr", "large-less-decay": "large-81x3"}
 # One factor at a time: what is changed, from which run to which.
 FACTORS = (
     ("slices attend jointly", "paper", "joint-none"),

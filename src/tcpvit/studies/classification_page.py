@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 from tcpvit.figures.curves import draw_curves
 from tcpvit.figures.frontier import Point, draw_frontier
 from tcpvit.figures.style import save_figure
-from tcpvit.studies.classification_labels import AS_FAST, LABELS, LEGEND, PLUS, PRESETS, QUOTED, RECIPES, TARGETS, WIDE
+from tcpvit.studies.classification_labels import LABELS, LEGEND, PLUS, PRESETS, QUOTED, RECIPES, TARGETS, WIDE
 from tcpvit.studies.classification_tables import (
     PAIR,
     Effect,
     Runs,
     ahead,
     at_own_rate,
+    best_ways,
     by_model,
     chance,
     changes,
@@ -72,6 +73,7 @@ RATE_CAVEAT = (
     "The next table has the other models at the rate of the best."
 )
 NO_DIFFERENCE = "no difference that one run can show"
+MS = "ms a picture, forward"
 STEM = "classification_"  # of the figures
 TIMES = Path("bench/classification.json")  # beside the records: measured in one interleaved run
 
@@ -149,10 +151,13 @@ def _lines(records: list[Record], times: dict[str, float], drawn: Iterable[str])
     if "frontier" in drawn:
         yield "## The frontier"
         yield ""
-        yield "The models of the two tables above, at their own rate where that was run, else at the common one."
+        yield (
+            "Above the models of the two tables, on test pictures, at their own rate where that was run, else at the "
+            "common one; below all models of the short runs, on held-out training pictures, at the best rate tried."
+        )
         yield ""
-        about = " Seed 0; “plus” and “wide” are our presets, and points without a name the other models of the tables."
-        yield figure_block(f"{STEM}frontier", "Accuracy against parameters and time: full CIFAR-10, 12 epochs.", about)
+        about = " Seed 0; “plus” and “wide” are our presets, and points without a name the other models of the study."
+        yield figure_block(f"{STEM}frontier", "Accuracy against parameters and time, CIFAR-10.", about)
         yield ""
     yield from _effects("From the paper's model to ours", "factors", factors(gap), gap, deviation, RATE_CAVEAT)
     about = f"The model is `{PRESETS[PLUS]}`, trained as {LABELS[PLUS]}."
@@ -338,17 +343,23 @@ def _times(path: Path) -> dict[str, float]:
 
 
 def _frontier(records: list[Record], times: dict[str, float]) -> Figure | None:
-    at_own = {runs[0]["name"]: runs for runs in at_own_rate(records).values()}
-    named = {at_own[name][0]["name"] if name in at_own else name: said for name, said in SHORT.items()}
-    chosen = []
-    for name, runs in (by_model(group(records, "gap")) | at_own).items():  # at its own rate a model counts as it can be
-        costs, timed = {"parameters": float(runs[0]["parameters"])}, AS_FAST.get(name, name)
-        if timed in times:
-            costs["ms a picture, forward"] = times[timed]
-        top1, kind = 100 * mean_top1(runs), runs[0]["model"][:3]
-        chosen.append(Point(named.get(name, LABELS[name]), kind, costs, top1, named=name in named))
-    panels = ["parameters", "ms a picture, forward"] if times else ["parameters"]
-    return draw_frontier(chosen, panels) if chosen else None
+    """Every model at its own rate if that was run, else at the common one; below, every model of the short runs."""
+    long = by_model(group(records, "gap")) | {runs[0]["name"]: runs for runs in at_own_rate(records).values()}
+    short = best_ways(short_runs(records))
+    rows = {}
+    for runs in (long, short):
+        if runs:
+            epochs = next(iter(runs.values()))[0]["epochs"]
+            rows[f"top-1 (%), {epochs} epochs"] = [_point(name, found, times) for name, found in runs.items()]
+    return draw_frontier(rows, ["parameters", MS] if times else ["parameters"]) if rows else None
+
+
+def _point(name: str, runs: list[Record], times: dict[str, float]) -> Point:
+    costs = {"parameters": float(runs[0]["parameters"])}
+    if name in times:
+        costs[MS] = times[name]
+    top1, kind = 100 * mean_top1(runs), runs[0]["model"][:3]
+    return Point(SHORT.get(name, ""), kind, costs, top1, named=name in SHORT)
 
 
 def _curves(records: list[Record]) -> Figure | None:

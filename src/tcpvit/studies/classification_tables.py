@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean, variance
 
 from tcpvit.studies.classification_labels import (
-    AS_FAST,
     CHANGES,
     FACTORS,
     FINALISTS,
@@ -82,6 +81,14 @@ def by_model(records: Iterable[Record]) -> Runs:
     return {name: found for (name, _), found in _ways(records).items()}
 
 
+def best_ways(records: Iterable[Record]) -> Runs:
+    """The runs of each model at the best of the rates that were tried."""
+    best: Runs = {}
+    for (name, _), found in _ways(records).items():
+        best[name] = max(best.get(name, found), found, key=mean_top1)
+    return best
+
+
 def _model(record: Record) -> str:
     """The model of a run that is named after its rate too."""
     name: str = record["name"]
@@ -116,7 +123,7 @@ def gap_table(runs: Iterable[list[Record]], times: dict[str, float]) -> Table:
     table = Table("gap", title([run for found in rows for run in found]), columns)
     by_name = {_model(found[0]): found for found in rows}
     for name, found in by_name.items():
-        one, timed = found[0], AS_FAST.get(name, name)
+        one = found[0]
         spent = [run["cpu_seconds"] for run in found if run["cpu_seconds"]]
         table.add(
             LABELS.get(name, name),
@@ -125,7 +132,7 @@ def gap_table(runs: Iterable[list[Record]], times: dict[str, float]) -> Table:
             percent([run["top1_last"] for run in found]),
             percent([run["top1_best"] for run in found]),
             *(lead(by_name, name, to) for to in AGAINST.values()),
-            Written(f"{times[timed]:.3f}") if timed in times else None,
+            Written(f"{times[name]:.3f}") if name in times else None,
             Written(duration(fmean(spent))) if spent else None,
             strong=name in AGAINST.values(),
         )
