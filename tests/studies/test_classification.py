@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tcpvit.studies.classification_labels import PLUS
-from tcpvit.studies.classification_page import _with_time
+from tcpvit.studies.classification_page import _with_care, _with_time
 from tcpvit.studies.classification_tables import (
     at_own_rate,
     by_model,
@@ -99,3 +99,16 @@ def test_longer_training_is_told_of_the_same_training_and_seeds():
     final += [made("final", "joint-sqrt-lr", 0.9, epochs=30), made("final", "std-28", 0.1, seed=1, epochs=30)]
     (words, _) = _with_time(early, by_model(final))
     assert words.endswith("J, F against Std-ViT, width 28: +3.0, then 0.0 points.")
+
+
+def test_care_in_training_may_turn_the_papers_order_round():
+    def both(group: str, std: float, tcp: float) -> list[dict]:
+        return [made(group, "std", std), made(group, "tcp", tcp)]
+
+    assert list(_with_care(both("paper", 0.58, 0.61))) == []
+    (turned,) = _with_care(both("paper", 0.58, 0.61) + both("tuned", 0.68, 0.66))
+    assert "2.0 points behind Std-ViT" in turned
+    assert "Std-ViT gains +10.0 points and TCP-ViT +5.0." in turned
+    assert turned.endswith("turns round.")
+    (kept,) = _with_care(both("paper", 0.58, 0.61) + both("tuned", 0.68, 0.69))
+    assert kept.endswith("is the same.")
