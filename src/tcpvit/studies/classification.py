@@ -128,7 +128,7 @@ OWN_RATE |= {"joint-sqrt-lr": 0.006, "large-81x3": 0.003}
 RECIPE_RATE = 0.003  # a model whose own rate this is was trained in `gap`
 # Of the tuned recipe: tried on held-out pictures, until the best is not the last; and the best of each model.
 TUNED_RATES = {"std": (0.004, 0.002, 0.008), "tcp": (0.004, 0.002, 0.008, 0.016, 0.032)}
-TUNED_RATE = {"std": 0.004, "tcp": 0.008}
+TUNED_RATE = {"std": 0.004, "tcp": 0.016}
 # A rate that is best for 4 epochs may be too high for 30: slices that learn C times as fast have the highest of all.
 LONG_RATES = {
     "joint-sqrt-lr": (0.006,),
