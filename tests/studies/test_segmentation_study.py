@@ -209,14 +209,19 @@ def test_the_page_in_the_documentation_is_that_of_the_records():
     times = places.results.parent / segmentation_page.TIMES
     assert written == segmentation_page.text(places.records(), pages, times), "write it with --pages-only"
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    runs = segmentation_tables.runs_of(places.records(), "whole")
-    assert segmentation_page.summary(runs) in readme, "write it with --pages-only"
+    assert segmentation_page.summary(places.records()) in readme, "write it with --pages-only"
 
 
 def test_the_summary_shows_both_models_beside_the_papers_numbers():
     records = [made_record("whole", name, 0, miou) for name, miou in (("std", 0.8), ("tcp", 0.79))]
-    found = segmentation_page.summary(segmentation_tables.runs_of(records, "whole"))
+    found = segmentation_page.summary(records)
     assert "80.0 %" in found
     assert "87.8 %" in found
     assert "79.0 %" in found
-    assert "Not run here" in segmentation_page.summary(segmentation_tables.runs_of(records[:1], "whole"))
+    assert "Our own" not in found
+    assert "Not run here" in segmentation_page.summary(records[:1])
+    for seed in (0, 1):
+        records += [made_record("subset", name, seed, miou) for name, miou in (("std", 0.8), ("plus", 0.82))]
+    ours = segmentation_page.summary(records)
+    assert "`tcp_vit_pet_plus` (0.484×) is +2.0 points of mIoU [+2.0, +2.0] from Std-ViT" in ours
+    assert "tcp_vit_pet_full" not in ours  # not run

@@ -10,7 +10,7 @@ from typing import Any
 
 from tcpvit.figures.efficiency import compression_cost
 from tcpvit.studies import segmentation_tables as tables
-from tcpvit.studies.intervals import ABOUT, leads, on_common_seeds, seeds_of, signed, spread
+from tcpvit.studies.intervals import ABOUT, between, interval, leads, on_common_seeds, seeds_of, signed, spread
 from tcpvit.studies.segmentation_figures import EFFICIENCY, SHOWN, draw_all
 from tcpvit.studies.study import Places, Record, figure_block, write_block
 from tcpvit.tables import Table, as_text, render
@@ -40,14 +40,30 @@ def write(places: Places) -> list[Path]:
     page = places.pages / "segmentation.md"
     written = draw_all(places, records)
     write_atomically(page, text(records, places.pages, places.results.parent / TIMES).encode())
-    return [page, *written, *write_block(places.readme, "segmentation", summary(tables.runs_of(records, "whole")))]
+    return [page, *written, *write_block(places.readme, "segmentation", summary(records))]
 
 
-def summary(runs: tables.Runs) -> str:
-    """For the README: the paper's two models beside its own numbers, which took far longer."""
-    if not tables.has_pair(runs):
-        return _not_run("whole")
-    return _markdown(tables.summary_table(runs))
+def summary(records: Sequence[Record]) -> str:
+    """For the README: the paper's two models beside its own numbers, which took far longer, and ours on the subset."""
+    whole, subset = (tables.runs_of(records, group) for group in ("whole", "subset"))
+    first = _markdown(tables.summary_table(whole)) if tables.has_pair(whole) else _not_run("whole")
+    ours = [words for name in tables.OWN if (words := _against_std(name, subset))]
+    return "\n\n".join(
+        [first, *([f"Our own, trained on a subset of the pictures: {'; '.join(ours)}."] if ours else [])]
+    )
+
+
+def _against_std(name: str, runs: tables.Runs) -> str:
+    """One of our models against Std-ViT, over the seeds of both."""
+    found = leads(runs[name], runs["std"], "miou")
+    if not found:
+        return ""
+    one, sure = runs[name][0], f" {between(interval(found))}" if len(found) > 1 else ""
+    ratio = tables.components(name)["total"] / tables.components("std")["total"]
+    return (
+        f"`{tables.PRESETS[name]}` ({ratio:.3f}×) is {signed(fmean(found))} points of mIoU{sure} from Std-ViT "
+        f"({one['train_images']:,} pictures, {one['epochs']} epochs, {len(found)} seed{'s' * (len(found) > 1)})"
+    )
 
 
 def text(records: Sequence[Record], pages: Path, times: Path | None = None) -> str:
