@@ -48,9 +48,8 @@ def summary(records: Sequence[Record]) -> str:
     whole, subset = (tables.runs_of(records, group) for group in ("whole", "subset"))
     first = _markdown(tables.summary_table(whole)) if tables.has_pair(whole) else _not_run("whole")
     ours = [words for name in tables.OWN if (words := _against_std(name, subset))]
-    return "\n\n".join(
-        [first, *([f"Our own, trained on a subset of the pictures: {'; '.join(ours)}."] if ours else [])]
-    )
+    second = [f"Our own against Std-ViT, trained on a subset of the pictures: {'; '.join(ours)}."] if ours else []
+    return "\n\n".join([first, *second])
 
 
 def _against_std(name: str, runs: tables.Runs) -> str:
@@ -61,7 +60,7 @@ def _against_std(name: str, runs: tables.Runs) -> str:
     one, sure = runs[name][0], f" {between(interval(found))}" if len(found) > 1 else ""
     ratio = tables.components(name)["total"] / tables.components("std")["total"]
     return (
-        f"`{tables.PRESETS[name]}` ({ratio:.3f}×) is {signed(fmean(found))} points of mIoU{sure} from Std-ViT "
+        f"`{tables.PRESETS[name]}` ({ratio:.3f}× its parameters) {signed(fmean(found))} points of mIoU{sure} "
         f"({one['train_images']:,} pictures, {one['epochs']} epochs, {len(found)} seed{'s' * (len(found) > 1)})"
     )
 
