@@ -52,12 +52,12 @@ def without_tcp_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _read(key: str, text: str, hint: Any) -> Any:
     """The text as the first type of the hint that takes it."""
+    if is_dataclass(hint):
+        raise ValueError(f"{key} is a group of options, as {key}.{fields(hint)[0].name}, got {key}={text}")
     kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     for kind in kinds:
         with suppress(ValueError):
             return _convert(text, kind)
-    if is_dataclass(hint):
-        raise ValueError(f"{key} is a group of options, as {key}.{fields(hint)[0].name}, got {key}={text}")
     names = " or ".join(kind.__name__ for kind in kinds if kind is not NoneType)
     raise ValueError(f"{key} is of type {names}, got {text!r}")
 
@@ -72,6 +72,4 @@ def _convert(text: str, kind: Any) -> Any:
     if get_origin(kind) is tuple:  # 64x32, mix+shuffle
         element = get_args(kind)[0]
         return tuple(element(part) for part in text.split("x" if element is int else "+") if part != "none")
-    if is_dataclass(kind):
-        raise ValueError(text)
     return kind(text)

@@ -37,6 +37,7 @@ from tcpvit.studies.classification_tables import (
     seed_deviation,
     settled,
     short_runs,
+    standard_error,
     target_table,
     title,
 )
@@ -291,7 +292,7 @@ def _conclusions(records: list[Record]) -> Iterable[str]:
     quoted = {name: said / 100 for name, said in zip(runs, QUOTED["cifar10"], strict=True)}
     pictures, at_best = runs["tcp"][0]["measured_images"], leads(runs["tcp"], runs["std"], "top1_best")
     sure = f", 95 % interval {between(interval(at_best))}" if len(at_best) > 1 else ""
-    error = 100 * (2 * best["tcp"] * (1 - best["tcp"]) / pictures) ** 0.5
+    error = standard_error(best["tcp"], pictures)
     overfits = "Std-ViT overfits, as the paper says" if test["std"] > 2 * train["std"] else "Std-ViT does not overfit"
     yield (
         f"With the paper's own protocol TCP-ViT is {_told(best['tcp'], best['std'])} Std-ViT at the best epoch{sure}, "
@@ -305,19 +306,18 @@ def _conclusions(records: list[Record]) -> Iterable[str]:
 
 def _with_care(records: list[Record]) -> Iterable[str]:
     """Whether the order of the paper's two models is that of a recipe with care, too."""
-    parts = {part: by_model(group(records, part)) for part in ("paper", "tuned")}
-    if not all(set(PAIR) <= set(runs) for runs in parts.values()):
+    parts = ("paper", "tuned")
+    found = {f"{part} {name}": runs for part in parts for name, runs in by_model(group(records, part)).items()}
+    runs = on_common_seeds(found)
+    if len(runs) < 2 * len(PAIR) or not all(runs.values()):
         return
-    best = {
-        part: {name: fmean(run["top1_best"] for run in runs) for name, runs in on_common_seeds(found).items()}
-        for part, found in parts.items()
-    }
-    order = {part: found["tcp"] >= found["std"] for part, found in best.items()}
+    best = {part: {name: fmean(run["top1_best"] for run in runs[f"{part} {name}"]) for name in PAIR} for part in parts}
+    order = {part: tops["tcp"] >= tops["std"] for part, tops in best.items()}
     gains = {name: signed(100 * (best["tuned"][name] - best["paper"][name])) for name in PAIR}
     yield (
         f"With the tuned recipe on the same pictures, each model at its own rate, TCP-ViT is "
         f"{_told(best['tuned']['tcp'], best['tuned']['std'])} Std-ViT at the best epoch (seeds: "
-        f"{seeds_of(parts['tuned']['tcp'])}): against the paper's recipe Std-ViT gains {gains['std']} points and "
+        f"{seeds_of(runs['tuned tcp'])}): against the paper's recipe Std-ViT gains {gains['std']} points and "
         f"TCP-ViT {gains['tcp']}. The paper's order of the two "
         f"{'is the same' if order['paper'] == order['tuned'] else 'turns round'}."
     )
@@ -331,8 +331,8 @@ def _on_the_proxy(runs: Runs) -> Iterable[str]:
     found = {name: fmean(points) for name, points in by_recipe.items()}
     std, warm = (100 * mean_top1(runs[name]) for name in ("std-paper", "std-paper-warm"))
     quoted = QUOTED["svhn"][1] - QUOTED["svhn"][0]
-    pictures, top1 = _pictures(runs["tcp-tuned"]), mean_top1(runs["tcp-tuned"])
-    error = 100 * (2 * top1 * (1 - top1) / pictures) ** 0.5
+    pictures = _pictures(runs["tcp-tuned"])
+    error = standard_error(mean_top1(runs["tcp-tuned"]), pictures)
     alone = found["paper"] >= quoted and found["paper"] - found["paper-warm"] >= 2 * error
     told = "; ".join(f"{signed(found[name])} with {said}" for name, said in RECIPES.items())
     yield (
@@ -364,22 +364,22 @@ def _times(path: Path) -> dict[str, float]:
 
 def _frontier(records: list[Record], times: dict[str, float]) -> Figure | None:
     """Every model at its own rate if that was run, else at the common one; below, every model of the short runs."""
-    long = by_model(group(records, "gap")) | {runs[0]["name"]: runs for runs in at_own_rate(records).values()}
-    short = best_ways(short_runs(records))
+    own = at_own_rate(records)
+    long = by_model(group(records, "gap")) | {runs[0]["name"]: runs for runs in own.values()}
+    names = {own[model][0]["name"] if model in own else model: said for model, said in SHORT.items()}
     rows = {}
-    for runs in (long, short):
+    for runs, named in ((long, names), (best_ways(short_runs(records)), SHORT)):
         if runs:
             epochs = next(iter(runs.values()))[0]["epochs"]
-            rows[f"top-1 (%), {epochs} epochs"] = [_point(name, found, times) for name, found in runs.items()]
+            points = [_point(found, named.get(name, ""), times.get(name)) for name, found in runs.items()]
+            rows[f"top-1 (%), {epochs} epochs"] = points
     return draw_frontier(rows, ["parameters", MS] if times else ["parameters"]) if rows else None
 
 
-def _point(name: str, runs: list[Record], times: dict[str, float]) -> Point:
-    costs = {"parameters": float(runs[0]["parameters"])}
-    if name in times:
-        costs[MS] = times[name]
-    top1, kind = 100 * mean_top1(runs), runs[0]["model"][:3]
-    return Point(SHORT.get(name, ""), kind, costs, top1, named=name in SHORT)
+def _point(runs: list[Record], name: str, ms: float | None) -> Point:
+    """A model with its name in the figure, if it has one, and its time, if it was measured."""
+    costs = {"parameters": float(runs[0]["parameters"])} | ({MS: ms} if ms is not None else {})
+    return Point(name, runs[0]["model"][:3], costs, 100 * mean_top1(runs), named=bool(name))
 
 
 def _curves(records: list[Record]) -> Figure | None:

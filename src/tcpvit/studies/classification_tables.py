@@ -168,14 +168,23 @@ def seed_deviation(records: Iterable[Record]) -> float:
     return fmean(variance([100 * run["top1_last"] for run in found]) for found in several) ** 0.5 if several else 0.0
 
 
+def standard_error(top1: float, pictures: int) -> float:
+    """Of the difference of two accuracies near `top1` that were measured on so many pictures each, in points.
+
+    >>> round(standard_error(0.5, 5000), 6)
+    1.0
+    """
+    return 100 * (2 * top1 * (1 - top1) / pictures) ** 0.5
+
+
 def chance(effects: list[Effect], pictures: int, deviation: float = 0.0) -> float:
     """Two standard errors, in points, of the difference of two runs: of the pictures that measure it, and of the seeds.
 
     >>> round(chance([("", 0.5, 0.5)], 5000), 6)
     2.0
     """
-    top1 = fmean(after for _, _, after in effects)
-    return 2 * (2 * top1 * (1 - top1) / pictures * 100**2 + 2 * deviation**2) ** 0.5
+    error = standard_error(fmean(after for _, _, after in effects), pictures)
+    return 2 * (error**2 + 2 * deviation**2) ** 0.5
 
 
 def effect_table(name: str, effects: list[Effect], records: list[Record], deviation: float) -> Table:
