@@ -46,6 +46,22 @@ def test_check_of_a_folder_names_bad_files(tmp_path, capsys):
     assert "1.png" in out
 
 
+def test_check_of_a_folder_names_masks_of_which_none_can_be_read(tmp_path, capsys):
+    write_masks(tmp_path, {f"p{i}": stripes() for i in range(4)})
+    for path in (tmp_path / "masks").iterdir():
+        Image.new("RGBA", (16, 12)).save(path)
+    code, _, err = run(capsys, "check", f"folder:{tmp_path}")
+    assert code == 1
+    assert "p0.png (a mask has one class number per pixel (grey or palette), this has mode RGBA)" in err
+
+
+def test_check_of_a_folder_with_images_but_no_masks(tmp_path, capsys):
+    write_classes(tmp_path, {"images": 5, "labels": 5})
+    code, out, err = run(capsys, "check", f"folder:{tmp_path}")
+    assert (code, out) == (1, "")
+    assert "segmentation needs images/ and masks/, found images/, labels/" in err
+
+
 @pytest.mark.parametrize("options", [[], ["--task", "segmentation", "--level", "hard", "--part", "test"]])
 def test_show_draws_a_sheet(tmp_path, capsys, options):
     path = tmp_path / "sheet.png"

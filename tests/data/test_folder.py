@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -51,13 +53,34 @@ def test_corrupt_pictures_stop_or_are_skipped(tmp_path):
     whole = (tmp_path / "a" / "3.png").read_bytes()
     (tmp_path / "a" / "3.png").write_bytes(whole[: len(whole) // 2])
     (tmp_path / "b" / "7.png").write_bytes(b"")
-    with pytest.raises(ValueError, match=r"files cannot be used: .*\.png \(.*; mend or remove them"):
+    with pytest.raises(ValueError, match=r"2 of 40 files cannot be used: .*\.png \(.*; mend or remove them"):
         load(tmp_path)
     splits = load(tmp_path, on_bad="skip")
     assert len(splits.train) + len(splits.val) == 38
     noted = " ".join(splits.notes)
     assert "3.png" in noted
     assert "7.png" in noted
+
+
+def test_bad_files_of_all_parts_are_named_together(tmp_path):
+    for part in ("train", "val", "test"):
+        write_masks(tmp_path / part, {f"p{i}": stripes() for i in range(4)})
+        (tmp_path / part / "images" / "p1.png").write_bytes(b"no")
+    named = r"^3 of 12 files cannot be used: .*train/images/p1\.png .*val/images/p1\.png .*test/images/p1\.png .*; mend"
+    with pytest.raises(ValueError, match=named):
+        load(tmp_path)
+    assert [len(part) for part in load(tmp_path, on_bad="skip").parts().values()] == [3, 3, 3]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_files_without_a_partner_are_named_together_before_any_is_decoded(tmp_path, stream):
+    for part in ("train", "val"):
+        write_masks(tmp_path / part, {f"p{i}": stripes() for i in range(4)})
+        (tmp_path / part / "masks" / "p1.png").unlink()
+        (tmp_path / part / "images" / "p2.png").write_bytes(b"no")
+    named = r"^2 of 14 files cannot be used: .*train/images/p1\.png \(no mask\), .*val/images/p1\.png \(no mask\); a"
+    with pytest.raises(ValueError, match=named):
+        load(tmp_path, stream=stream)
 
 
 def test_nothing_but_corrupt_pictures(tmp_path):
@@ -139,11 +162,81 @@ def test_a_stray_value_in_a_mask_is_no_class(tmp_path):
     assert len(load(tmp_path).train.classes) == 8
 
 
+def test_skipping_stray_values_needs_the_classes(tmp_path):
+    write_masks(tmp_path, {f"p{i}": stripes(values=(0, 7) if i == 3 else (0, 1)) for i in range(6)})
+    with pytest.raises(ValueError, match=r"in classes\.txt or with the option classes; without these on_bad=skip"):
+        load(tmp_path, on_bad="skip")
+    splits = load(tmp_path, on_bad="skip", classes=["out", "in"])
+    assert len(splits.train) + len(splits.val) == 5
+
+
+@pytest.mark.parametrize("on_bad", ["stop", "skip"])
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "I;16"])
+def test_masks_of_which_none_can_be_read_are_named(tmp_path, mode, on_bad):
+    write_masks(tmp_path, {f"p{i}": stripes() for i in range(4)})
+    for path in (tmp_path / "masks").iterdir():
+        Image.new(mode, (16, 12)).save(path)
+    reason = rf"^4 of 4 files cannot be used: .*p0\.png \(a mask has one class number .* mode {mode}\), .*p3\.png"
+    with pytest.raises(ValueError, match=reason):
+        load(tmp_path, on_bad=on_bad)
+
+
+@pytest.mark.parametrize(("values", "complaint"), [((0,), r"only the values \[0\]"), ((0, 2), "hold 2 .* and not 1")])
+def test_an_unreadable_mask_may_hold_the_class_that_lacks(tmp_path, values, complaint):
+    write_masks(tmp_path, {f"p{i}": stripes(values=values) for i in range(4)})
+    Image.new("RGB", (16, 12)).save(tmp_path / "masks" / "p1.png")
+    with pytest.raises(ValueError, match=rf"{complaint}.*; besides, 1 of 4 files cannot be used: .*p1\.png \(a mask"):
+        load(tmp_path, on_bad="skip")
+
+
 def test_folders_without_masks(tmp_path):
     for name in ("images", "masks"):
         (tmp_path / name).mkdir()
     with pytest.raises(ValueError, match="masks holds no masks"):
         load(tmp_path)
+
+
+def test_images_need_masks(tmp_path):
+    write_classes(tmp_path, {"images": 5, "labels": 5})
+    with pytest.raises(ValueError, match=r"segmentation needs images/ and masks/, found images/, labels/ in"):
+        load(tmp_path)
+    splits = load(tmp_path, classes=["images", "labels"])
+    assert (splits.train.task, splits.train.classes) == ("classification", ("images", "labels"))
+
+
+@pytest.mark.parametrize(
+    ("held_out", "found"), [({"images": 3}, "images/"), ({"a": 3, "b": 3}, "a/, b/"), ({}, "none of them")]
+)
+def test_images_need_masks_in_every_part(tmp_path, held_out, found):
+    write_masks(tmp_path / "train", {f"p{i}": stripes() for i in range(4)})
+    (tmp_path / "val").mkdir()
+    write_classes(tmp_path / "val", held_out)
+    with pytest.raises(ValueError, match=rf"segmentation needs images/ and masks/, found {found} in .*val"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("on_bad", ["stop", "skip"])
+def test_masks_of_other_names_than_their_pictures(tmp_path, on_bad):
+    write_masks(tmp_path, {f"p{i}": stripes() for i in range(4)})
+    for path in list((tmp_path / "masks").iterdir()):
+        path.rename(path.with_name(f"{path.stem}_mask.png"))
+    named = r"^8 of 8 files cannot be used: \S*p0\.png \(no mask\), \S*p0_mask\.png \(no picture\).*no such pair is"
+    with pytest.raises(ValueError, match=named):
+        load(tmp_path, on_bad=on_bad)
+
+
+@pytest.mark.parametrize(("part", "kind"), [("images", "picture"), ("masks", "mask")])
+def test_files_of_one_name_are_named(tmp_path, part, kind):
+    write_masks(tmp_path, {f"p{i}": stripes() for i in range(10)})
+    Image.new("L", (16, 12)).save(tmp_path / part / "p3.bmp")
+    reason = rf"\(one of 2 {kind}s of this name\)"
+    named = rf"2 of 21 files cannot be used: \S*{part}/p3\.bmp {reason}, \S*{part}/p3\.png {reason}"
+    with pytest.raises(ValueError, match=rf"^{named}; .*remove the file"):
+        load(tmp_path)
+    splits = load(tmp_path, on_bad="skip")
+    assert len(splits.train) + len(splits.val) == 9
+    (note,) = splits.notes
+    assert re.match(rf"{named}; skipped", note)
 
 
 @pytest.mark.parametrize(
@@ -166,6 +259,24 @@ def test_bad_masks_are_named(tmp_path, spoil, complaint):
     splits = load(tmp_path, classes=["out", "in"], on_bad="skip")
     assert len(splits.train) + len(splits.val) == (10 if "alone" in complaint else 9)
     assert "skipped" in " ".join(splits.notes)
+
+
+@pytest.mark.parametrize("extension", ["jpg", "png", "tif"])
+def test_a_mask_of_a_picture_that_is_turned_when_it_is_read(tmp_path, extension):
+    write_masks(tmp_path, {f"p{i}": stripes() for i in range(4)})
+    exif = Image.Exif()
+    exif[0x0112] = 6  # turn by 90°
+    (tmp_path / "images" / "p1.png").unlink()
+    Image.new("RGB", (16, 12)).save(tmp_path / "images" / f"p1.{extension}", exif=exif)
+    turned = r"p1\.png \(16×12 pixels, but its picture has 12×16 once it is turned by its EXIF orientation"
+    with pytest.raises(ValueError, match=turned):
+        load(tmp_path)
+    mask = tmp_path / "masks" / "p1.png"
+    Image.new("L", (12, 12)).save(mask)
+    with pytest.raises(ValueError, match=r"p1\.png \(12×12 pixels, but its picture has 12×16\)"):
+        load(tmp_path)
+    Image.fromarray(stripes().astype(np.uint8)).transpose(Image.Transpose.ROTATE_270).save(mask)
+    assert len(load(tmp_path).train) == 3
 
 
 def test_palette_and_one_bit_masks(tmp_path):

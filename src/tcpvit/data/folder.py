@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from tcpvit.data.image_set import IGNORE, Pictures, Splits
-from tcpvit.data.pictures import EXTENSIONS, SKIP, Fit, OnBad, PictureFiles, list_bad, read_mask
+from tcpvit.data.pictures import EXTENSIONS, SKIP, Fit, OnBad, PictureFiles, in_memory, list_bad, read_mask
 from tcpvit.data.subsets import draw, fraction_sizes
 
 MEMORY_LIMIT = 2 * 1024**3  # bytes of decoded pictures beyond which a folder is streamed from disk
 MEND = (
-    "rename the values with mask_values (--set 'data.options.mask_values={0: 0, 255: 1}'), or name the classes in "
-    "classes.txt, one a line"
+    "rename the values with mask_values (--set 'data.options.mask_values={0: 0, 255: 1}'), or name the classes, one a "
+    "line in classes.txt or with the option classes"
 )
+CLASS_IMAGES = ", or, if images is a class, name all classes (--set 'data.options.classes=[images, …]')"
+NAMES = "a mask has its picture's name, as images/cat.jpg and masks/cat.png"
 PART_NAMES = {"train": ("train",), "val": ("val", "valid", "validation"), "test": ("test",)}
 
 
@@ -45,11 +46,17 @@ def load(
     renames what the masks hold, as {0: 0, 255: 1}.
     """
     folders = _part_folders(folder)
-    names = tuple(classes or _class_names(folder, folders["train"], mask_values))
+    if _is_segmentation(folders, classes):
+        listings = _list_pairs(folders, on_bad)
+        masks = listings["train"]["targets"]
+        names = tuple(classes or _listed_classes(folder) or _classes_of_masks(folders["train"], masks, mask_values))
+    else:
+        names = tuple(classes or _class_folders(folders["train"]))
+        listings = {part: _list_classes(path, names) for part, path in folders.items()}
     common: dict[str, Any] = {"image_size": image_size, "fit": fit, "on_bad": on_bad, "mask_values": mask_values}
     parts = {
-        part: PictureFiles(**_listing(path, names, on_bad), classes=names, source=f"{folder.name}/{part}", **common)
-        for part, path in folders.items()
+        part: PictureFiles(**listing, classes=names, source=f"{folder.name}/{part}", **common)
+        for part, listing in listings.items()
     }
     if val_fraction or len(parts) == 1:
         parts = parts | _hold_out(parts["train"], val_fraction or 0.2, seed, stratified)
@@ -68,7 +75,8 @@ def _splits(name: str, parts: dict[str, PictureFiles], stream: bool | None) -> S
     if stream is None:
         pixels = sum(len(part) * part.image_size**2 * 3 for part in parts.values())
         stream = pixels > MEMORY_LIMIT
-    loaded: dict[str, Pictures] = {part: files if stream else files.in_memory() for part, files in parts.items()}
+    files = list(parts.values())
+    loaded: dict[str, Pictures] = dict(zip(parts, files if stream else in_memory(files), strict=True))
     held_out = loaded.get("test", loaded.get("val"))
     assert held_out is not None
     return Splits(name, loaded["train"], loaded.get("val", held_out), held_out)
@@ -81,13 +89,20 @@ def _hold_out(train: PictureFiles, fraction: float, seed: int, stratified: bool)
     return {"train": train.subset(kept), "val": val}
 
 
-def _is_segmentation(folder: Path) -> bool:
-    return (folder / "images").is_dir() and (folder / "masks").is_dir()
-
-
-def _listing(folder: Path, classes: tuple[str, ...], on_bad: OnBad) -> dict[str, Any]:
-    """The files of a part, with their labels or masks, as PictureFiles takes them."""
-    return _list_pairs(folder, on_bad) if _is_segmentation(folder) else _list_classes(folder, classes)
+def _is_segmentation(folders: dict[str, Path], classes: Sequence[str] | None) -> bool:
+    """Whether the training part has images/, which need masks/ in every part unless `classes` has a class images."""
+    train = folders["train"]
+    is_class = "images" in (classes or ()) and not (train / "masks").is_dir()
+    if is_class or not (train / "images").is_dir():
+        return False
+    for folder in folders.values():
+        if not (folder / "images").is_dir() or not (folder / "masks").is_dir():
+            found = ", ".join(f"{name}/" for name in _subfolders(folder)) or "none of them"
+            raise ValueError(
+                f"segmentation needs images/ and masks/, found {found} in {folder}: add or rename the folder"
+                f"{CLASS_IMAGES if folder == train else ''}"
+            )
+    return True
 
 
 def _list_classes(folder: Path, classes: tuple[str, ...]) -> dict[str, Any]:
@@ -106,67 +121,107 @@ def _list_classes(folder: Path, classes: tuple[str, ...]) -> dict[str, Any]:
     return {"files": tuple(files), "targets": torch.tensor(labels, dtype=torch.int64)}
 
 
-def _list_pairs(folder: Path, on_bad: OnBad) -> dict[str, Any]:
-    """Pictures and masks of the same name; what has no partner is named."""
+def _list_pairs(folders: dict[str, Path], on_bad: OnBad) -> dict[str, dict[str, Any]]:
+    """Pictures and masks of the same name in each part; what is no pair is named, for all parts together."""
+    pairs = {part: _pair(path) for part, path in folders.items()}
+    unpaired = [sentence for found in pairs.values() for sentence in found.unpaired]
+    named = list_bad(unpaired, sum(found.total for found in pairs.values()))
+    for part, found in pairs.items():
+        if not found.masks:
+            raise ValueError(f"{named}; {NAMES}; no such pair is left in {folders[part]}")
+    if unpaired and on_bad == "stop":
+        raise ValueError(f"{named}; {NAMES}; add the partner, remove the file, or {SKIP}")
+    return {part: found.listing() for part, found in pairs.items()}
+
+
+class _Pairs(NamedTuple):
+    pictures: tuple[str, ...]
+    masks: tuple[str, ...]
+    unpaired: list[str]  # a sentence for each other file
+    total: int  # files of both kinds
+
+    def listing(self) -> dict[str, Any]:
+        """As PictureFiles takes them."""
+        notes = (f"{list_bad(self.unpaired, self.total)}; skipped",) if self.unpaired else ()
+        return {"files": self.pictures, "targets": self.masks, "notes": notes}
+
+
+def _pair(folder: Path) -> _Pairs:
     pictures, masks = (_by_stem(folder / part) for part in ("images", "masks"))
-    alone = [f"{pictures[stem]} (no mask)" for stem in pictures if stem not in masks]
-    alone += [f"{masks[stem]} (no picture)" for stem in masks if stem not in pictures]
-    if alone and on_bad == "stop":
+    if not masks:
+        raise ValueError(f"{folder / 'masks'} holds no masks; {NAMES}")
+    both = [stem for stem in pictures if len(pictures[stem]) == len(masks.get(stem, [])) == 1]
+    others = sorted((pictures.keys() | masks.keys()) - set(both))  # so that names that are nearly equal stand together
+    return _Pairs(
+        tuple(pictures[stem][0] for stem in both),
+        tuple(masks[stem][0] for stem in both),
+        [sentence for stem in others for sentence in _say_why(pictures.get(stem, []), masks.get(stem, []))],
+        sum(map(len, [*pictures.values(), *masks.values()])),
+    )
+
+
+def _say_why(pictures: list[str], masks: list[str]) -> Iterator[str]:
+    """Why the pictures and masks of one name are no pair: a partner is missing, or it is not clear which."""
+    for kind, files, partner, partners in (("picture", pictures, "mask", masks), ("mask", masks, "picture", pictures)):
+        if not partners:
+            yield from (f"{path} (no {partner})" for path in files)
+        elif len(files) > 1:
+            yield from (f"{path} (one of {len(files)} {kind}s of this name)" for path in files)
+
+
+def _class_folders(train: Path) -> list[str]:
+    names = _subfolders(train)
+    if len(names) < 2:
         raise ValueError(
-            f"{list_bad(alone, len(pictures) + len(masks))}; a mask has its picture's name, as images/cat.jpg and "
-            f"masks/cat.png; add the partner, remove the file, or {SKIP}"
+            f"{train} should hold one folder of pictures for each of two or more classes (found {len(names)}), or "
+            f"images/ and masks/ for segmentation"
         )
-    both = [stem for stem in pictures if stem in masks]
-    notes = (f"{list_bad(alone, len(pictures) + len(masks))}; skipped",) if alone else ()
-    return {
-        "files": tuple(pictures[stem] for stem in both),
-        "targets": tuple(masks[stem] for stem in both),
-        "notes": notes,
-    }
+    return names
 
 
-def _class_names(folder: Path, train: Path, mask_values: dict[int, int] | None) -> Sequence[str]:
-    if not _is_segmentation(train):
-        names = _subfolders(train)
-        if len(names) < 2:
-            raise ValueError(
-                f"{train} should hold one folder of pictures for each of two or more classes (found {len(names)}), or "
-                f"images/ and masks/ for segmentation"
-            )
-        return names
+def _listed_classes(folder: Path) -> list[str]:
+    """The lines of classes.txt, where there is one."""
     listed = folder / "classes.txt"
-    if listed.is_file():
-        return [line.strip() for line in listed.read_text(encoding="utf-8").splitlines() if line.strip()]
-    return [f"class {k}" for k in range(_count_mask_classes(train, mask_values))]
+    lines = listed.read_text(encoding="utf-8").splitlines() if listed.is_file() else []
+    return [line.strip() for line in lines if line.strip()]
 
 
-def _count_mask_classes(train: Path, mask_values: dict[int, int] | None) -> int:
-    """One more than the largest class id; a mask that skips some holds something else than class ids."""
-    holders = dict.fromkeys(mask_values.values(), "") if mask_values else _values_of_masks(train / "masks")
+def _classes_of_masks(train: Path, masks: Sequence[str], mask_values: dict[int, int] | None) -> list[str]:
+    """As many classes as the masks hold."""
+    if mask_values:
+        return _name_classes(train, dict.fromkeys(mask_values.values(), "mask_values"))
+    holders, bad = _values_of_masks(masks)
+    if not holders:
+        raise ValueError(f"{list_bad(bad, len(masks))}; no mask of {train} is left: mend them")
+    return _name_classes(train, holders, f"; besides, {list_bad(bad, len(masks))}" if bad else "")
+
+
+def _name_classes(train: Path, holders: dict[int, str], besides: str = "") -> list[str]:
+    """Names up to the largest class id; a mask that skips some holds something else than class ids."""
     ids = sorted(holders.keys() - {IGNORE})
     if len(ids) < 2:
         raise ValueError(
-            f"the masks of {train} hold only the values {sorted(holders)}, where {IGNORE} is ignored: {MEND}"
+            f"the masks of {train} hold only the values {sorted(holders)}, where {IGNORE} is ignored: {MEND}{besides}"
         )
     if missing := sorted(set(range(ids[-1])) - set(ids)):
         odd = next(k for k in ids if k > missing[0])
         raise ValueError(
-            f"class ids count from 0, but the masks of {train} hold {odd} (as {holders[odd] or 'mask_values'}) and not "
-            f"{missing[0]}: mend them, or {MEND}"
+            f"class ids count from 0, but the masks of {train} hold {odd} (as {holders[odd]}) and not {missing[0]}: "
+            f"mend them, or {MEND}; without these on_bad=skip cannot know which values are wrong{besides}"
         )
-    return ids[-1] + 1
+    return [f"class {k}" for k in ids]
 
 
-def _values_of_masks(folder: Path) -> dict[int, str]:
-    """The values that masks hold, each with the first file that holds it."""
+def _values_of_masks(masks: Sequence[str]) -> tuple[dict[int, str], list[str]]:
+    """The values that masks hold, each with the first file that holds it; and a sentence for each unreadable mask."""
     found: dict[int, str] = {}
-    masks = _pictures_below(folder)
-    if not masks:
-        raise ValueError(f"{folder} holds no masks; a mask has its picture's name, as images/cat.jpg and masks/cat.png")
+    bad: list[str] = []
     for path in masks:
-        with suppress(Exception):  # a damaged mask is named when the pictures are read
+        try:
             found = dict.fromkeys(np.unique(np.asarray(read_mask(path))).tolist(), path) | found
-    return found
+        except Exception as error:  # a damaged file can fail anywhere in Pillow
+            bad.append(f"{path} ({error or type(error).__name__})")
+    return found, bad
 
 
 def _subfolders(folder: Path) -> list[str]:
@@ -183,5 +238,8 @@ def _pictures_below(folder: Path) -> list[str]:
     )
 
 
-def _by_stem(folder: Path) -> dict[str, str]:
-    return {os.path.splitext(os.path.relpath(path, folder))[0]: path for path in _pictures_below(folder)}
+def _by_stem(folder: Path) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for path in _pictures_below(folder):
+        found.setdefault(os.path.splitext(os.path.relpath(path, folder))[0], []).append(path)
+    return found

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tcpvit.data.files import FileCheck, Resource, locate
 from tcpvit.data.image_set import ImageSet, Splits
-from tcpvit.data.pictures import OnBad, PictureFiles
+from tcpvit.data.pictures import OnBad, PictureFiles, in_memory
 from tcpvit.data.source import Source
 from tcpvit.data.subsets import draw, fraction_sizes
 
@@ -71,7 +71,7 @@ def load(
     `drop_empty` leaves out the pictures whose trimap shows no pet, after the split.
     """
     files = _files(folder, image_size, on_bad)
-    parts = [files.subset(rows).in_memory() for rows in _rows(folder, split, seed)]
+    parts = in_memory([files.subset(rows) for rows in _rows(folder, split, seed)])
     train, test = (_report_empty(part, _names(folder, "list"), drop_empty) for part in parts)
     return Splits("oxford-pet", train, test, test)
 

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps
+from PIL import ExifTags, Image, ImageOps
 from rich.console import Console
 from rich.progress import track
 from torch import Tensor
@@ -80,16 +80,15 @@ class PictureFiles(Pictures):
 
     def in_memory(self) -> ImageSet:
         """Decode everything once, with threads; bad files stop the run, all of them named, or are skipped."""
+        return in_memory([self])[0]
+
+    def _decode_all(self) -> Batch:
         with ThreadPoolExecutor(min(32, os.cpu_count() or 1)) as pool:
             decoded = pool.map(self._decode, range(len(self)))
-            batch = self._collect(_with_progress(decoded, len(self), self.source))
-        notes = self.notes
-        if batch.bad:
-            if not len(batch.images):
-                raise ValueError(f"{list_bad(batch.bad, len(self))}; no picture of {self.source} is left")
-            if self.on_bad == "stop":
-                raise ValueError(f"{list_bad(batch.bad, len(self))}; mend or remove them, or {SKIP}")
-            notes += (f"{list_bad(batch.bad, len(self))}; skipped",)
+            return self._collect(_with_progress(decoded, len(self), self.source))
+
+    def _as_image_set(self, batch: Batch) -> ImageSet:
+        """What could be decoded of all the pictures; the rest is noted."""
         kept = batch.kept if batch.kept is not None else torch.arange(len(self))
         return ImageSet(
             batch.images,
@@ -99,7 +98,7 @@ class PictureFiles(Pictures):
             mean=self.mean,
             std=self.std,
             indices=self.indices[kept],
-            notes=notes,
+            notes=self.notes + ((f"{list_bad(batch.bad, len(self))}; skipped",) if batch.bad else ()),
         )
 
     def _decode(self, i: int, crop: Tensor | None = None) -> tuple[np.ndarray, np.ndarray] | str:
@@ -114,15 +113,18 @@ class PictureFiles(Pictures):
         if isinstance(target, Tensor):
             return pixels, target.numpy()
         try:
-            return pixels, self._read_mask(target, picture.size, box)
+            return pixels, self._read_mask(target, self.files[i], picture.size, box)
         except Exception as error:
             return f"{target} ({error or type(error).__name__})"
 
-    def _read_mask(self, path: str, picture_size: tuple[int, int], box: Box) -> np.ndarray:
+    def _read_mask(self, path: str, picture: str, picture_size: tuple[int, int], box: Box) -> np.ndarray:
         """Class ids (H, W) uint8."""
         mask = read_mask(path)
         if mask.size != picture_size:
-            raise ValueError(f"{_by(mask.size)} pixels, but its picture has {_by(picture_size)}")
+            raise ValueError(
+                f"{_by(mask.size)} pixels, but its picture has {_by(picture_size)}"
+                f"{_if_turned(picture) if mask.size == picture_size[::-1] else ''}"
+            )
         ids = mask_table(len(self.classes), self.mask_values)[np.asarray(mask)]  # -1 where the value is not allowed
         if (ids < 0).any():
             values = sorted(set(np.asarray(mask)[ids < 0].tolist()))
@@ -146,6 +148,19 @@ class PictureFiles(Pictures):
         )
 
 
+def in_memory(parts: Sequence[PictureFiles]) -> list[ImageSet]:
+    """Decode the parts of a set; the bad files of all parts stop the run, named together, or are skipped."""
+    batches = [part._decode_all() for part in parts]
+    if bad := [sentence for batch in batches for sentence in batch.bad]:
+        named = list_bad(bad, sum(map(len, parts)))
+        for part, batch in zip(parts, batches, strict=True):
+            if batch.bad and not len(batch.images):
+                raise ValueError(f"{named}; no picture of {part.source} is left")
+        if any(part.on_bad == "stop" for part in parts):
+            raise ValueError(f"{named}; mend or remove them, or {SKIP}")
+    return [part._as_image_set(batch) for part, batch in zip(parts, batches, strict=True)]
+
+
 def read_picture(path: str) -> Image.Image:
     """An RGB picture, turned the way its camera held it."""
     with Image.open(path) as picture:
@@ -163,6 +178,17 @@ def read_mask(path: str) -> Image.Image:
         if mask.mode not in ("L", "P"):
             raise ValueError(f"a mask has one class number per pixel (grey or palette), this has mode {mask.mode}")
         return mask
+
+
+def _if_turned(picture: str) -> str:
+    """What to say of a mask whose width and height are those of its picture swapped."""
+    with Image.open(picture) as stored:
+        if stored.getexif().get(ExifTags.Base.Orientation) not in (5, 6, 7, 8):  # those that swap them
+            return ""
+    return (
+        " once it is turned by its EXIF orientation, and the mask is not: turn it too, or remove the orientation "
+        "from the picture"
+    )
 
 
 def mask_table(classes: int, values: dict[int, int] | None = None) -> np.ndarray:
