@@ -11,12 +11,14 @@ import pytest
 import torch
 from PIL import Image
 from small_runs import make_set
+from torch import nn
 
 import tcpvit
 from tcpvit import cli
 from tcpvit.data import Splits
 from tcpvit.data.augment import normalise
-from tcpvit.training import load_recipe, load_trained, train
+from tcpvit.models import Decoder, DecoderConfig, EncoderDecoder
+from tcpvit.training import load_recipe, load_trained, segment_files, train
 from tcpvit.training.segment import likeliest, palette
 
 SMALL = [
@@ -148,6 +150,52 @@ def test_own_pictures_from_training_to_numbers(tmp_path, monkeypatch, run):
     assert Image.open("segmented/masks/0.png").size == (32, 24)
 
 
+def test_the_weights_of_a_run_know_how_its_pictures_were_prepared(tmp_path, monkeypatch, run):
+    monkeypatch.chdir(tmp_path)
+    write_pairs(tmp_path / "scans", size=(24, 60))
+    words = [item for word in SMALL for item in ("--set", word)]
+    code, _, err = run("train", "--task", "segmentation", "--data", "folder:scans", *words, "--name", "own", "--quiet")
+    assert code == 0, err
+    (tmp_path / "runs" / "own" / "best").rename(tmp_path / "copied")  # without the recipe
+    (tmp_path / "runs" / "own" / "last").rename(tmp_path / "runs" / "own" / "best")  # one epoch: the same weights
+    found = {}
+    for target in ("runs/own", "copied"):
+        code, _, _ = run("predict", target, "scans/images/0.png", "--pictures", "out")
+        assert code == 0
+        code, out, err = run("eval", target, "--dataset", "folder:scans", "--json")
+        assert code == 0, err
+        measured = json.loads(out)
+        found[target] = np.asarray(Image.open("out/masks/0.png")).tolist(), measured["loss"], measured["miou"]
+    assert found["runs/own"] == found["copied"]
+
+
+def test_what_was_written_before_is_not_taken_for_the_users_pictures(place, run):
+    for _ in range(2):
+        code, out, _ = run("predict", "run", ".", "--json")
+        assert code == 0
+        assert len(json.loads(out)["found"]) == 3
+    code, out, _ = run("predict", "run", "segmented/overlays", "--pictures", "again", "--json")
+    assert len(json.loads(out)["found"]) == 3  # asked for by name
+
+
+def test_a_segmenter_built_in_python_is_used_there(place, run):
+    def build() -> EncoderDecoder:
+        decoder = Decoder(DecoderConfig(channels=(6, 6)), in_channels=8, num_classes=3)
+        return EncoderDecoder(nn.Conv2d(3, 8, 4, stride=4), decoder, multiple=4)
+
+    splits = Splits("made", make_set(24, 0, masks=True), make_set(8, 1, masks=True), make_set(8, 2, masks=True))
+    train(load_recipe("paper-segmentation", SMALL[2:]), "built", splits=splits, model=build())
+    code, out, err = run("predict", "built", "pictures")
+    assert (code, out) == (1, "")
+    assert "load it there with tcpvit.training.load_trained(FOLDER, model=MODEL)" in err
+    found, bad = segment_files(load_trained("built", model=build()), ["pictures/a.png"], place / "out")
+    assert len(found) == 1
+    assert not bad
+    images = make_set(8, 2, masks=True).images[:1].float()
+    again = load_trained("built", model=build()).model
+    assert torch.equal(again(images), load_trained("built", model=build()).model(images))
+
+
 @pytest.mark.parametrize(
     ("spoil", "sentence"),
     [
@@ -193,6 +241,7 @@ def test_labels_need_a_classifier(tmp_path, monkeypatch, run):
     code, _, err = run("train", "demo", "--set", "model.name=tcp_vit_pet", "--set", "data.options.sizes=[8, 4, 4]")
     assert code == 1
     assert "has labels, but tcp_vit_pet labels every pixel" in err
+    assert "needs images/ and masks/" in err
 
 
 def test_picture_and_mask_are_augmented_together(tmp_path, monkeypatch, run):

@@ -17,6 +17,7 @@ from tcpvit.analysis.theory import EncoderShape, ratio_curves
 from tcpvit.models.config import ViTConfig
 from tcpvit.models.registry import create_model, list_models, model_config, twin_name
 from tcpvit.models.segmenter import SegmenterConfig
+from tcpvit.models.zoo import list_pretrained
 from tcpvit.tables import Ratio, Table, show
 
 
@@ -114,6 +115,9 @@ def models(pattern: str = "*", *, json: bool = False, markdown: bool = False, la
     for name in names:
         table.add(*_line(name))
     table.notes.append("d is the width of a slice, C the tube length, heads are counted in each slice.")
+    with_weights = [name for name in names if name in list_pretrained()]
+    if with_weights:
+        table.notes.append(f"With trained weights, for `tcpvit predict` and `tcpvit eval`: {', '.join(with_weights)}.")
     show([table], json=json, markdown=markdown, latex=latex)
     return table
 

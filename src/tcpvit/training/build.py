@@ -43,10 +43,15 @@ def check_fit(name: str, config: Any, data: Pictures) -> None:
     """The model takes the set's pictures, or the error says what to change."""
     channels, *size = data.image_shape
     segments = isinstance(config, SegmenterConfig)
-    if segments != (data.task == "segmentation"):
-        has, labels = ("masks", "whole pictures") if segments is False else ("labels", "every pixel")
-        example = "tcp_vit_pet" if segments is False else "tcp_vit_cifar"
-        raise ValueError(f"{data.source} has {has}, but {name} labels {labels}; take another model, as {example}")
+    if segments and data.task == "classification":
+        raise ValueError(
+            f"{data.source} has labels, but {name} labels every pixel; take another model, as tcp_vit_cifar, or a set "
+            f"with masks (a folder of your own needs images/ and masks/)"
+        )
+    if not segments and data.task == "segmentation":
+        raise ValueError(
+            f"{data.source} has masks, but {name} labels whole pictures; take another model, as tcp_vit_pet"
+        )
     where = "model.options.backbone" if segments else "model.options"
     if config.in_chans != channels:
         raise ValueError(

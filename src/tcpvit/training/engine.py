@@ -156,7 +156,7 @@ def _run(run: RunFolder, recipe: Recipe, parts: _Parts, report: Silent, task: Ta
             device=device,
             report=report,
             interruption=interruption,
-            preprocessing=describe_preprocessing(splits.train),
+            preprocessing=describe_preprocessing(splits.train, recipe.data),
             world=world,
         )
         stack.callback(trainer.events.close)

@@ -11,9 +11,11 @@ from safetensors.torch import save
 from torch import nn
 
 from tcpvit.data import Pictures
+from tcpvit.data.pictures import Fit
 from tcpvit.models import save_pretrained
 from tcpvit.models.pretrained import CONFIG, WEIGHTS, Pretrained, is_converted
 from tcpvit.training.checkpoint import write_atomically
+from tcpvit.training.recipe import DataRecipe
 
 PREPROCESSING = "preprocessing.json"
 
@@ -33,16 +35,28 @@ def export(model: nn.Module, folder: Path, preprocessing: dict[str, Any] | None 
             write_atomically(folder / name, (Path(temporary) / name).read_bytes())
 
 
-def describe_preprocessing(data: Pictures) -> dict[str, Any]:
+def describe_preprocessing(data: Pictures, recipe: DataRecipe) -> dict[str, Any]:
     """How pictures are made ready for a model trained on `data`, and what its classes are called."""
     return {
         "source": data.source,
         "task": data.task,
         "classes": list(data.classes),
         "image_shape": list(data.image_shape),
+        "fit": fit_of(recipe, data.task),
         "mean": list(data.mean),
         "std": list(data.std),
     }
+
+
+def fit_of(recipe: DataRecipe | None, task: str) -> Fit:
+    """How pictures become square: as the recipe says, else masks' pictures of known sets are squashed, all cropped.
+
+    >>> fit_of(DataRecipe("oxford-pet"), "segmentation"), fit_of(DataRecipe("folder:scans"), "segmentation")
+    ('squash', 'crop')
+    """
+    own = recipe is not None and recipe.name.startswith("folder:")
+    habit: Fit = "squash" if task == "segmentation" and not own else "crop"
+    return recipe.options.get("fit", habit) if recipe is not None else habit
 
 
 def read_preprocessing(folder: Path) -> dict[str, Any] | None:

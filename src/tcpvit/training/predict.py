@@ -19,7 +19,7 @@ from rich.progress import track
 from tcpvit.data import PictureFiles
 from tcpvit.data.augment import normalise
 from tcpvit.data.pictures import EXTENSIONS, Fit, OnBad, list_bad, read_picture
-from tcpvit.models import Segmenter
+from tcpvit.models import EncoderDecoder, list_pretrained
 from tcpvit.training.build import find_device
 from tcpvit.training.checkpoint import write_atomically
 from tcpvit.training.evaluation import unwrapped
@@ -107,13 +107,16 @@ def predict(
         tcpvit predict runs/demo/tcp-0 holiday.jpg scans/ --top 5 --out labels.csv
         tcpvit predict runs/demo/tcp-0 runs/demo/pictures --sheet sheet.png --pictures labelled
         tcpvit predict runs/demo/tcp-0/best scans/ --on-bad stop --json
-        tcpvit predict runs/pets holiday/ --pictures pets
+        tcpvit predict tcp_vit_pet holiday/ --pictures pets
     """
     if sheet is not None and sheet.suffix.lower() not in (".png", ".svg", ".pdf", ".jpg"):
         raise ValueError(f"a sheet is a picture, as sheet.png or sheet.svg, got {str(sheet)!r}")
     trained = load_trained(target, weights)
     if trained.preprocessing is None and not Path(target).is_dir():
-        raise ValueError(f"{target} is a preset with random weights; train it, then predict with the folder of its run")
+        raise ValueError(
+            f"{target} is a preset with random weights; train it, then predict with the folder of its run, or take one "
+            f"that comes with weights: {', '.join(list_pretrained())}"
+        )
     if trained.preprocessing is None and trained.config is None:
         raise ValueError(
             f"{target} does not say how its pictures are prepared; convert the model again from where that is known "
@@ -121,9 +124,10 @@ def predict(
         )
     if trained.preprocessing is None:
         print(f"tcpvit: {target} does not say how its pictures were prepared; ImageNet's way is taken", file=sys.stderr)
-    files = find_pictures(paths)
-    if isinstance(trained.model, Segmenter):
-        pictures = pictures or Path("segmented")
+    segments = isinstance(trained.model, EncoderDecoder)
+    pictures = Path("segmented") if segments and pictures is None else pictures
+    files = find_pictures(paths, leave_out=_written_into(pictures, segments))
+    if segments and pictures is not None:
         done = Predictions(*segment_files(trained, files, pictures, fit=fit, on_bad=on_bad, device=device))
     else:
         done = predict_files(trained, files, top=top, fit=fit, on_bad=on_bad, batch_size=batch_size, device=device)
@@ -147,13 +151,21 @@ def predict(
     return done
 
 
-def find_pictures(paths: Sequence[Path]) -> list[Path]:
-    """Files as they are named, folders searched for pictures in alphabetical order."""
+def _written_into(pictures: Path | None, segments: bool) -> list[Path]:
+    """The folders that hold our own pictures, which the next call does not take for the user's."""
+    if pictures is None:
+        return []
+    return [pictures / "masks", pictures / "overlays"] if segments else [pictures]
+
+
+def find_pictures(paths: Sequence[Path], leave_out: Sequence[Path] = ()) -> list[Path]:
+    """Files as they are named, folders searched for pictures in alphabetical order, without those to leave out."""
     files: list[Path] = []
     for path in paths:
         if path.is_dir():
             inside = sorted(file for file in path.rglob("*") if file.suffix.lower() in EXTENSIONS and file.is_file())
-            files += [file for file in inside if not file.name.startswith(".")]
+            ours = [folder.resolve() for folder in leave_out if path.resolve() in folder.resolve().parents]
+            files += [file for file in inside if not file.name.startswith(".") and not _is_below(file, ours)]
         elif path.is_file():
             files.append(path)
         else:
@@ -162,6 +174,10 @@ def find_pictures(paths: Sequence[Path]) -> list[Path]:
         searched = ", ".join(str(path) for path in paths)
         raise ValueError(f"there are no pictures in {searched}; looked for {', '.join(sorted(EXTENSIONS))}")
     return files
+
+
+def _is_below(file: Path, folders: Sequence[Path]) -> bool:
+    return any(folder in file.resolve().parents for folder in folders)
 
 
 @torch.inference_mode()
@@ -213,14 +229,13 @@ def _as_data(trained: Trained, files: Sequence[str | Path], fit: Fit | None) -> 
         raise ValueError(
             f"{trained.name} takes pictures of {height}×{width}×{channels}; `tcpvit predict` reads square colour ones"
         )
-    options = trained.recipe.data.options if trained.recipe else {}
     return PictureFiles(
         files=tuple(map(str, files)),
         targets=torch.zeros(len(files), dtype=torch.int64),  # not known
         classes=tuple(about["classes"]),
         source="the pictures",
         image_size=height,
-        fit=fit or options.get("fit", "crop"),
+        fit=fit or trained.fit,
         mean=tuple(about["mean"]),
         std=tuple(about["std"]),
     )

@@ -27,6 +27,7 @@ from tcpvit.training.trained import Trained
 # Okabe and Ito's colours for the first classes; class 0 is left as it is in overlays.
 COLOURS = ((0, 0, 0), (0, 158, 115), (213, 94, 0), (0, 114, 178), (204, 121, 167), (230, 159, 0), (86, 180, 233))
 TINT = 0.5  # of a class over its picture
+LONGEST = 8  # times the size of the training: the longer side of what the model sees
 LINE = (255, 255, 255)  # around it
 
 
@@ -71,7 +72,7 @@ def segment_files(
     at = find_device(Recipe(device=device))
     model = trained.model.to(at).eval()
     about = _preparation(trained)
-    fit = fit or _fit_of_training(trained)
+    fit = fit or trained.fit
     found: list[Segmented] = []
     bad: list[str] = []
     console = Console(stderr=True)
@@ -124,14 +125,18 @@ def segment_picture(
 def model_size(picture: tuple[int, int], trained: tuple[int, ...], fit: Fit) -> tuple[int, int]:
     """(width, height) that the model sees of a picture (width, height), when trained on (height, width).
 
+    A picture that is a mere strip loses its shape: attention reads every pair of patches.
+
     >>> model_size((600, 400), (128, 128), "squash"), model_size((600, 400), (128, 128), "crop")
     ((128, 128), (192, 128))
+    >>> model_size((1, 700), (128, 128), "crop")
+    (128, 1024)
     """
     height, width = trained
     if fit == "squash":
         return width, height
-    scale = min(trained) / min(picture)
-    return max(1, round(picture[0] * scale)), max(1, round(picture[1] * scale))
+    scale, longest = min(trained) / min(picture), LONGEST * min(trained)
+    return min(round(picture[0] * scale), longest), min(round(picture[1] * scale), longest)
 
 
 def likeliest(logits: Tensor, size: tuple[int, int]) -> np.ndarray:
@@ -182,14 +187,6 @@ def _preparation(trained: Trained) -> dict[str, Any]:
             f"{trained.name} takes pictures of {about['image_shape'][0]} channels; `tcpvit predict` reads colour ones"
         )
     return about
-
-
-def _fit_of_training(trained: Trained) -> Fit:
-    """Own pictures are cropped in training unless a recipe says otherwise, those of the Pet set squashed."""
-    data = trained.recipe.data if trained.recipe else None
-    if data is None or not data.name.startswith("folder:"):
-        return "squash"
-    return data.options.get("fit", "crop")
 
 
 def _names(files: Sequence[str | Path]) -> list[Path]:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
 
+from tcpvit.algebra.checks import nearest
 from tcpvit.data import Pictures
 from tcpvit.data.image_set import IMAGENET_MEAN, IMAGENET_STD
+from tcpvit.data.pictures import Fit
 from tcpvit.models import create_model, from_pretrained, list_models, list_pretrained
-from tcpvit.models.pretrained import Pretrained
+from tcpvit.models.pretrained import CONFIG, WEIGHTS, Pretrained, load_weights
 from tcpvit.models.segmenter import SegmenterConfig
 from tcpvit.models.zoo import RECIPE, pretrained_folder
 from tcpvit.training.evaluation import unwrapped
-from tcpvit.training.export import read_preprocessing
+from tcpvit.training.export import fit_of, read_preprocessing
 from tcpvit.training.recipe import Recipe, load_recipe
 from tcpvit.training.run import RunFolder
 
@@ -51,6 +53,18 @@ class Trained:
         }
 
     @property
+    def fit(self) -> Fit:
+        """How pictures of any shape become the model's, if nothing else is asked for: as in its training."""
+        about = self.preparation()
+        return about.get("fit") or fit_of(self.recipe.data if self.recipe else None, about["task"])
+
+    @property
+    def side(self) -> int | None:
+        """The side of the square pictures that it was trained on, if that is known."""
+        height, width = self.preprocessing["image_shape"][1:] if self.preprocessing else (0, 0)
+        return height if height and height == width else None
+
+    @property
     def config(self) -> Any:
         """That of a model of this library; None for others, whose configs are of another kind."""
         return self.model.config if isinstance(self.model, Pretrained) else None
@@ -71,11 +85,11 @@ class Trained:
             ) from error
 
 
-def load_trained(target: str | Path, weights: Weights = "best") -> Trained:
+def load_trained(target: str | Path, weights: Weights = "best", *, model: nn.Module | None = None) -> Trained:
     """The model of a run folder (its best or last weights), of a folder written by `save_pretrained`, or a preset.
 
     A preset comes with the weights of the zoo if it has any there, else with random ones and without recipe and
-    preprocessing.
+    preprocessing. `model` is for a run of a model that was built in Python: one built as it was, with any weights.
     """
     folder = Path(target)
     run = RunFolder(folder)
@@ -83,14 +97,27 @@ def load_trained(target: str | Path, weights: Weights = "best") -> Trained:
         if not (folder / weights).is_dir():
             raise ValueError(f"{folder} has no {weights} weights yet; go on with `tcpvit train --resume {folder}`")
         saved = folder / weights
-        return Trained(folder.name, from_pretrained(saved), run.recipe(), read_preprocessing(saved))
+        return Trained(folder.name, _load(saved, model), run.recipe(), read_preprocessing(saved))
     if folder.is_dir():
-        return Trained(folder.name, from_pretrained(folder), None, read_preprocessing(folder))
+        return Trained(folder.name, _load(folder, model), None, read_preprocessing(folder))
     if str(target) in list_pretrained():
         saved = pretrained_folder(str(target))
         return Trained(str(target), from_pretrained(saved), load_recipe(saved / RECIPE), read_preprocessing(saved))
     if str(target) not in list_models():
         raise ValueError(
-            f"{str(target)!r} is no run folder, no saved model and no preset; see `tcpvit models` for the presets"
+            f"{str(target)!r} is no run folder, no saved model and no preset{nearest(str(target), list_models())}"
         )
     return Trained(str(target), create_model(str(target)).eval())
+
+
+def _load(saved: Path, model: nn.Module | None) -> nn.Module:
+    """The model of a folder; one that another program built has its weights there alone."""
+    if (saved / CONFIG).is_file() or not (saved / WEIGHTS).is_file():
+        return cast(nn.Module, from_pretrained(saved, model=model))
+    if model is None:
+        raise ValueError(
+            f"{saved} has the weights of a model that was built in Python, and not how; load it there with "
+            "tcpvit.training.load_trained(FOLDER, model=MODEL), the model built as it was"
+        )
+    load_weights(model, saved / WEIGHTS)
+    return model.eval()

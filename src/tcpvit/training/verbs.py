@@ -120,7 +120,7 @@ def measure(
         tcpvit eval runs/short
         tcpvit eval runs/short --dataset digits-on-photos --set data.options.level=hard
         tcpvit eval runs/short/best --dataset digits-on-photos --json
-        tcpvit eval tcp_vit_cifar --dataset cifar10
+        tcpvit eval tcp_vit_cifar_plus --pretrained --dataset cifar10
     """
     if pretrained:
         pretrained_folder(target)
@@ -228,7 +228,8 @@ def _recipe_for(trained: Trained, dataset: str | None) -> Recipe:
         return recipe
     if dataset == recipe.data.name:
         return recipe
-    return replace(recipe, data=DataRecipe(name=dataset, root=recipe.data.root, image_size=recipe.data.image_size))
+    size = recipe.data.image_size or trained.side
+    return replace(recipe, data=DataRecipe(name=dataset, root=recipe.data.root, image_size=size))
 
 
 def _notes(trained: Trained, classes: tuple[str, ...]) -> list[str]:
