@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+import tcpvit.models.decoder
 from tcpvit.compat import repair_torchvision
 from tcpvit.layers import reference
 from tcpvit.models import (
@@ -279,3 +280,15 @@ def test_twins_of_variants():
 def test_a_preset_is_a_config_of_a_known_class():
     with pytest.raises(ValueError, match=r"ViTConfig, .*got DecoderConfig"):
         register_model("mine", DecoderConfig())
+
+
+@pytest.mark.parametrize("preset", ["tcp_vit_pet", "tcp_vit_pet_full"])
+@pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
+def test_every_stage_of_a_decoder_has_the_layout_that_is_set(monkeypatch, preset, layout):
+    monkeypatch.setattr(tcpvit.models.decoder, "LAYOUT", layout)
+    seen = []
+    decoder = create_model(preset).decoder
+    for stage in decoder.stages:
+        stage.register_forward_pre_hook(lambda _, args: seen.append(args[0].is_contiguous(memory_format=layout)))
+    decoder(torch.randn(2, 192, 4, 4), (32, 32))
+    assert seen == [True] * 4

@@ -241,7 +241,8 @@ class MapCoupling(nn.Module):
 def check_map_coupling(coupling: Coupling) -> None:
     """Feature maps are coupled by mix and shuffle alone."""
     if replace(coupling, mix=None, shuffle=False) != Coupling():
-        raise ValueError(f"feature maps are coupled by mix and shuffle, the others are for linear maps; got {coupling}")
+        others = [name for name in ("low_rank", "partial", "two_factor", "norm") if getattr(coupling, name)]
+        raise ValueError(f"feature maps are coupled by mix and shuffle; {' and '.join(others)} is for linear maps")
 
 
 def init_conv_(weight: Tensor, bias: Tensor | None) -> None:

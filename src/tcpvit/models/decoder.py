@@ -113,7 +113,8 @@ class Decoder(nn.Module):
     def forward(self, maps: Tensor, size: tuple[int, int]) -> Tensor:
         """(B, D, h, w) -> (B, classes, *size)."""
         x = maps.contiguous(memory_format=LAYOUT)  # all stages keep it
-        x = x if self.transform is None else enter_maps(self.transform, x)
+        if self.transform is not None:
+            x = enter_maps(self.transform, x).contiguous(memory_format=LAYOUT)
         for i, stage in enumerate(self.stages):
             x = stage(x, doubled(x, size) if i else None)
         # A 1×1 convolution and bilinear enlargement commute, so what is left to enlarge is done with the few logits.
