@@ -147,6 +147,14 @@ def test_a_record_that_is_damaged_is_named(small, tmp_path):
         Places(places.runs, tmp_path, places.pages).records()
 
 
+@pytest.mark.parametrize(("text", "lacking"), [("[]", "key, group"), ('{"key": "gap-std-0"}', "group, name")])
+def test_a_file_among_the_records_that_is_no_record_is_named(small, tmp_path, text, lacking):
+    _, places = small
+    (tmp_path / "other.json").write_text(text)
+    with pytest.raises(ValueError, match=rf"other\.json is no record of a run: it lacks {lacking}"):
+        Places(places.runs, tmp_path, places.pages).records()
+
+
 def test_every_planned_run_is_a_recipe_of_a_model_that_can_be_built():
     keys = [run.key for run in planned()]
     assert len(keys) == len(set(keys))

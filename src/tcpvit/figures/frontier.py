@@ -15,7 +15,7 @@ MARKERS: dict[str, dict[str, Any]] = {  # the few dense models before the many o
     "std": {"color": ORANGE, "marker": "s", "zorder": 4},
     "tcp": {"color": BLUE, "marker": "o", "zorder": 3},
 }
-# Where names stand clear of the dotted line: above and left of what nothing beats, else to the right.
+# Where names stand clear of the dotted line: above and left of what nothing beats and something costs more, else right.
 ABOVE: dict[str, Any] = {"xytext": (-4, 2), "ha": "right"}
 BESIDE: dict[str, Any] = {"xytext": (5, -2), "ha": "left"}
 LEGEND = {"std": "Std-ViT", "tcp": "TCP-ViT"}
@@ -30,6 +30,7 @@ class Point:
     costs: Mapping[str, float]
     accuracy: float
     named: bool = False
+    deviation: float = 0.0  # of the accuracy, drawn as a bar
 
 
 def draw_frontier(rows: Mapping[str, Sequence[Point]], panels: Sequence[str]) -> Figure:
@@ -45,7 +46,7 @@ def draw_frontier(rows: Mapping[str, Sequence[Point]], panels: Sequence[str]) ->
     if not rows or not panels or not all(rows.values()):
         raise ValueError("draw_frontier needs at least one point in each row, and one panel")
     with house_style() as Figure:
-        figure = Figure(figsize=(TEXT_WIDTH, 0.6 + 2.7 * len(rows)), layout="constrained")
+        figure = Figure(figsize=(TEXT_WIDTH, 0.6 + 2.4 * len(rows)), layout="constrained")
         grid = figure.subplots(len(rows), len(panels), squeeze=False, sharey="row", sharex="col")
         for axes, (title, points) in zip(grid, rows.items(), strict=True):
             for panel, cost in zip(axes, panels, strict=True):
@@ -72,6 +73,9 @@ def _draw_panel(panel: Any, points: list[Point], cost: str) -> None:
         chosen = [point for point in points if point.kind == kind]
         costs, accuracies = [point.costs[cost] for point in chosen], [point.accuracy for point in chosen]
         panel.scatter(costs, accuracies, s=22, label=LEGEND[kind], edgecolor="white", linewidth=0.5, **style)
+        deviations = [point.deviation for point in chosen]
+        if any(deviations):
+            panel.errorbar(costs, accuracies, deviations, fmt="none", ecolor=style["color"], elinewidth=0.8, capsize=2)
     unbeaten = frontier(points, cost)
     panel.plot(
         [point.costs[cost] for point in unbeaten],
@@ -89,7 +93,7 @@ def _draw_panel(panel: Any, points: list[Point], cost: str) -> None:
                 (point.costs[cost], point.accuracy),
                 textcoords="offset points",
                 fontsize=6.5,
-                **(ABOVE if point in unbeaten else BESIDE),
+                **(ABOVE if point in unbeaten and point.costs[cost] < high else BESIDE),
             )
     panel.xaxis.get_major_locator().set_params(nbins=5)
     panel.xaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")

@@ -43,13 +43,14 @@ def tcp(**options: object) -> tuple[str, ...]:
 
 JOINT = tcp(attention="joint", patch_embed="t_linear")  # what the single factors start from
 MIX = (*JOINT, *tcp(coupling="mix:rotation"))
+ROOT = ("optimizer.slice_lr_scale=sqrt",)  # half of the way to FAST: √C times as fast
 LESS_DECAY = ("optimizer.weight_decay=0.0167",)  # 1/C: what learns C times as fast decays no faster than dense weights
 
 
 def wide(width: int, tube: int, depth: int, **options: object) -> tuple[str, ...]:
     """A TCP-ViT whose tube is longer than the image's channels, so that the same weights make a wider one."""
     shape = tcp(attention="joint", embed_dim=width, tube=tube, depth=depth, **options)
-    return (*shape, *tcp(coupling="mix:rotation,norm"), *FAST)
+    return (*shape, *tcp(coupling="mix:rotation,norm"))
 
 
 # At most 44.5K parameters (but for `std`), in the order of worth.
@@ -64,7 +65,7 @@ SMALL: dict[str, tuple[str, ...]] = {
     "fast-deep": (*JOINT, *tcp(embed_dim=42, num_heads=2, depth=5), *FAST),
     "fast-heads-2": (*JOINT, *tcp(num_heads=2), *FAST),
     "fast-two-factor": (*JOINT, *tcp(coupling="two_factor"), *FAST),
-    "fast-two-factor-sqrt": (*JOINT, *tcp(coupling="two_factor"), "optimizer.slice_lr_scale=sqrt"),
+    "fast-two-factor-sqrt": (*JOINT, *tcp(coupling="two_factor"), *ROOT),
     "fast-less-decay": (*JOINT, *FAST, *LESS_DECAY),
     "std-less-decay": (*STD, *LESS_DECAY),
     "std-28-less-decay": (*STD, "model.options.embed_dim=28", *LESS_DECAY),
@@ -80,9 +81,11 @@ SMALL: dict[str, tuple[str, ...]] = {
     "fast-learned": (*JOINT, *tcp(transform="learned"), *FAST),
     "fast-data": (*JOINT, *tcp(transform="data_driven"), *FAST),
     "fast-partial": (*JOINT, *tcp(embed_dim=45, num_heads=5, coupling="partial:0.05"), *FAST),
-    "fast-wide-72x6": wide(72, 6, 3),
+    "fast-wide-72x6": (*wide(72, 6, 3), *FAST),
     "fast-mix": (*MIX, *FAST),
-    "fast-deep-64x8": wide(64, 8, 5),
+    "fast-deep-64x8": (*wide(64, 8, 5), *FAST),
+    "sqrt-wide-72x6": (*wide(72, 6, 3), *ROOT),
+    "sqrt-deep-64x8": (*wide(64, 8, 5), *ROOT),
     "joint-mix": MIX,
     "joint-mix-norm": (*JOINT, *tcp(coupling="mix:rotation,norm")),
     "two-factor": (*JOINT, *tcp(coupling="two_factor")),
@@ -92,7 +95,7 @@ SMALL: dict[str, tuple[str, ...]] = {
     "t-linear": tcp(patch_embed="t_linear"),
     "joint-spatial": (*JOINT, *tcp(activation_domain="spatial")),
     "joint-shuffle": (*JOINT, *tcp(coupling="shuffle")),
-    "joint-sqrt-lr": (*JOINT, "optimizer.slice_lr_scale=sqrt"),
+    "joint-sqrt-lr": (*JOINT, *ROOT),
     "mix-identity": (*MIX, *tcp(transform="identity")),
     "mix-haar": (*MIX, *tcp(transform="haar")),
     "mix-learned": (*MIX, *tcp(transform="learned")),
@@ -105,7 +108,7 @@ SMALL: dict[str, tuple[str, ...]] = {
 WIDE = tcp(attention="joint", embed_dim=81, num_heads=3)
 LARGE: dict[str, tuple[str, ...]] = {
     "large-81x3": (*WIDE, *FAST),
-    "large-sqrt": (*WIDE, "optimizer.slice_lr_scale=sqrt"),
+    "large-sqrt": (*WIDE, *ROOT),
     "large-less-decay": (*WIDE, *FAST, *LESS_DECAY),
     "large-deep": (*JOINT, *tcp(depth=12), *FAST),
     "large-63x3": (*tcp(attention="joint", embed_dim=63, num_heads=3, depth=7), *FAST),
@@ -118,7 +121,7 @@ SCREENED = (
 RATED = ("std", "std-28", "joint-full-lr", "fast-identity", *LARGE)  # whose rate is chosen
 # One change each to joint-full-lr, at its rate; and to the dense models what is no change of a c-product.
 VARIED = (
-    *(name for name in SMALL if name.startswith("fast-") and name not in RATED),
+    *(name for name in SMALL if name.startswith(("fast-", "sqrt-")) and name not in RATED),
     *("joint", "joint-sqrt-lr", "two-factor", "std-less-decay", "std-28-less-decay"),
 )
 RATES = (0.006, 0.012)  # beside the recipe's own 0.003, which `screen` has
@@ -146,7 +149,7 @@ def planned() -> list[Planned]:
         *(Planned("gap", name, FULL, models[name]) for name in models),
         *(
             Planned("rate", f"{name}-{rate}", FULL, (*HELD_OUT, SHORT, *models[name], f"optimizer.lr={rate}"))
-            for name, rate in (*product(RATED, RATES), *product(VARIED, RATES[:1]))
+            for name, rate in (*product(RATED, RATES), *product(VARIED, RATES[:1]), ("large-81x3", 0.0015))
         ),
         *(
             Planned("own", name, FULL, (*models[name], f"optimizer.lr={OWN_RATE[name]}"))
@@ -203,10 +206,11 @@ def _tuned_rates() -> list[Planned]:
 
 
 def _proxy() -> list[Planned]:
-    """Both recipes with and without warm-up, on digits that lie on photographs."""
+    """Both recipes with and without warm-up, on digits that lie on photographs, seed by seed."""
     data = ("data.name=digits-on-photos", "data.options={level: hard}", "augment.flip=0", "schedule.epochs=30")
     return [
-        Planned("proxy", f"{name}-{label}", recipe, (*model, *data, f"schedule.warmup_epochs={warmup}"))
+        Planned("proxy", f"{name}-{label}", recipe, (*model, *data, f"schedule.warmup_epochs={warmup}"), seed)
+        for seed in SEEDS
         for label, recipe, warmup in (
             ("paper", PAPER, 0),
             ("paper-warm", PAPER, 3),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 LEGEND = (
     "**J**: joint attention and a c-product patch embedding (`t_linear`). **F**: slice-wise weights learn C times as "
-    "fast as the others (`optimizer.slice_lr_scale=full`). **D**: their weight decay is divided by C. "
+    "fast as the others (`optimizer.slice_lr_scale=full`). **D**: all weight decay is divided by C. "
     "`tcp_vit_cifar_plus` is J, `tcp_vit_cifar_wide` is J at width 81 with 3 heads a slice; a preset is a model, and "
     "each table says how fast its slices learn."
 )
@@ -55,6 +55,8 @@ LABELS = {
     "fast-partial": "J, F, width 45, 5 % of the features read all slices",
     "fast-wide-72x6": "width 72, tube 6, 3 blocks, joint attention, F, mix from rotations, joint norm",
     "fast-deep-64x8": "width 64, tube 8, 5 blocks, joint attention, F, mix from rotations, joint norm",
+    "sqrt-wide-72x6": "width 72, tube 6, 3 blocks, joint attention, √C, mix from rotations, joint norm",
+    "sqrt-deep-64x8": "width 64, tube 8, 5 blocks, joint attention, √C, mix from rotations, joint norm",
     "large-81x3": "J, F, width 81, 3 heads a slice",
     "large-sqrt": "J, width 81, 3 heads a slice, slices learn √C times as fast",
     "large-less-decay": "J, F, D, width 81, 3 heads a slice",
@@ -94,35 +96,44 @@ FACTORS = (
     ("width 72 with tube 6 instead of 48 with 3", "fast-mix", "fast-wide-72x6"),
     ("width 64 with tube 8 and 5 blocks", "fast-mix", "fast-deep-64x8"),
 )
-# The same round the best small model, by short runs: what is changed in it, and the run that has the change.
-CHANGES = (
-    ("attention slice by slice", "fast-slice"),
-    ("no patch embedding", "fast-none"),
-    ("slices learn √C times as fast", "joint-sqrt-lr"),
-    ("slices learn as fast as the rest", "joint"),
-    ("no transform instead of the DCT", "fast-identity"),
-    ("Haar instead of the DCT", "fast-haar"),
-    ("a learned transform that starts at the DCT", "fast-learned"),
-    ("the data's own transform instead of the DCT", "fast-data"),
-    ("GELU in the spatial domain", "fast-spatial"),
-    ("2 heads a slice instead of 4", "fast-heads-2"),
-    ("8 heads a slice instead of 4", "fast-heads-8"),
-    ("width 54 with 3 blocks (and 3 heads) instead of 48 with 4", "fast-shallow"),
-    ("width 42 with 5 blocks (and 2 heads) instead of 48 with 4", "fast-deep"),
-    ("slices are shuffled", "fast-shuffle"),
-    ("slices are mixed, from random rotations", "fast-mix"),
-    ("slices are mixed, from the identity", "fast-mix-start"),
-    ("a norm over all slices", "fast-norm"),
-    ("a norm over all slices, and a shuffle", "fast-norm-shuffle"),
-    ("two factors with a shuffle between, which learn as fast as the rest", "two-factor"),
-    ("two factors with a shuffle between, which learn 2C times as fast", "fast-two-factor"),
-    ("two factors with a shuffle between, which learn √(2C) times as fast", "fast-two-factor-sqrt"),
-    ("weight decay divided by C", "fast-less-decay"),
-    ("width 45, where 5 % of the features read all slices", "fast-partial"),
-    ("width 72 with tube 6 and 3 blocks, mixed, a norm over all slices", "fast-wide-72x6"),
-    ("width 64 with tube 8 and 5 blocks, mixed, a norm over all slices", "fast-deep-64x8"),
-)
 PLUS, WIDE = "joint-full-lr", "large-81x3"
+NO_TRANSFORM = "no transform instead of the DCT"
+TRANSFORMS = {  # changes of it: in a sentence
+    "Haar instead of the DCT": "Haar",
+    "a learned transform that starts at the DCT": "a learned one",
+    "the data's own transform instead of the DCT": "the data's own",
+}
+# The same round the best small model, by short runs: what is changed, from which run to which. Two factors are compared
+# at the same scale of the slices' rate.
+CHANGES = (
+    ("attention slice by slice", PLUS, "fast-slice"),
+    ("no patch embedding", PLUS, "fast-none"),
+    ("slices learn √C times as fast", PLUS, "joint-sqrt-lr"),
+    ("slices learn as fast as the rest", PLUS, "joint"),
+    (NO_TRANSFORM, PLUS, "fast-identity"),
+    ("Haar instead of the DCT", PLUS, "fast-haar"),
+    ("a learned transform that starts at the DCT", PLUS, "fast-learned"),
+    ("the data's own transform instead of the DCT", PLUS, "fast-data"),
+    ("GELU in the spatial domain", PLUS, "fast-spatial"),
+    ("2 heads a slice instead of 4", PLUS, "fast-heads-2"),
+    ("8 heads a slice instead of 4", PLUS, "fast-heads-8"),
+    ("width 54 with 3 blocks (and 3 heads) instead of 48 with 4", PLUS, "fast-shallow"),
+    ("width 42 with 5 blocks (and 2 heads) instead of 48 with 4", PLUS, "fast-deep"),
+    ("slices are shuffled", PLUS, "fast-shuffle"),
+    ("slices are mixed, from random rotations", PLUS, "fast-mix"),
+    ("slices are mixed, from the identity", PLUS, "fast-mix-start"),
+    ("a norm over all slices", PLUS, "fast-norm"),
+    ("a norm over all slices, and a shuffle", PLUS, "fast-norm-shuffle"),
+    ("two factors with a shuffle between, all learning as fast as the rest", "joint", "two-factor"),
+    ("two factors with a shuffle between, which learn 2C times as fast, not C", PLUS, "fast-two-factor"),
+    ("two factors with a shuffle between, √(2C) times as fast, not √C", "joint-sqrt-lr", "fast-two-factor-sqrt"),
+    ("weight decay divided by C", PLUS, "fast-less-decay"),
+    ("width 45, where 5 % of the features read all slices", PLUS, "fast-partial"),
+    ("width 72 with tube 6 and 3 blocks, mixed, a norm over all slices", PLUS, "fast-wide-72x6"),
+    ("width 64 with tube 8 and 5 blocks, mixed, a norm over all slices", PLUS, "fast-deep-64x8"),
+    ("width 72 with tube 6 and 3 blocks, mixed, a norm over all slices, √C times as fast", PLUS, "sqrt-wide-72x6"),
+    ("width 64 with tube 8 and 5 blocks, mixed, a norm over all slices, √C times as fast", PLUS, "sqrt-deep-64x8"),
+)
 PRESETS = {"std": "std_vit_cifar", "paper": "tcp_vit_cifar", PLUS: "tcp_vit_cifar_plus", WIDE: "tcp_vit_cifar_wide"}
 FINALISTS = ("joint-sqrt-lr", "joint-full-lr", "std", "std-28", "large-81x3", "paper")
 TARGETS = {  # of one model against another: in words, and by how many points
@@ -130,4 +141,5 @@ TARGETS = {  # of one model against another: in words, and by how many points
     (PLUS, "std"): ("the same within 2 points of Std-ViT", -2.0),
     (WIDE, "std"): ("with Std-ViT's parameters: 2 points ahead of it", 2.0),
 }
+PAPER_EPOCHS = 150
 QUOTED = {"cifar10": (61.8, 63.6), "svhn": (49.8, 63.8), "stl10": (52.5, 55.9), "full": (78.7, 73.4)}

@@ -16,7 +16,17 @@ from tcpvit.studies.classification_labels import (
     SAME,
     TARGETS,
 )
-from tcpvit.studies.intervals import between, interval, leads, percent, seeds_of, signed, verdict
+from tcpvit.studies.intervals import (
+    between,
+    interval,
+    leads,
+    named_seeds,
+    on_common_seeds,
+    percent,
+    seeds_of,
+    signed,
+    verdict,
+)
 from tcpvit.studies.study import Record
 from tcpvit.tables import Cell, Table, Written
 from tcpvit.training.progress import duration
@@ -72,7 +82,7 @@ def _ways(records: Iterable[Record]) -> dict[tuple[str, float], list[Record]]:
     """Runs by name of the model and learning rate."""
     ways: dict[tuple[str, float], list[Record]] = {}
     for record in records:
-        ways.setdefault((_model(record), record["lr"]), []).append(record)
+        ways.setdefault((model_of(record), record["lr"]), []).append(record)
     return ways
 
 
@@ -89,7 +99,7 @@ def best_ways(records: Iterable[Record]) -> Runs:
     return best
 
 
-def _model(record: Record) -> str:
+def model_of(record: Record) -> str:
     """The model of a run that is named after its rate too."""
     name: str = record["name"]
     return name.removesuffix(f"-{record['lr']}")
@@ -97,7 +107,7 @@ def _model(record: Record) -> str:
 
 def _same(record: Record) -> str:
     """The model of a run, whatever the rate of its slices."""
-    name = _model(record)
+    name = model_of(record)
     return SAME.get(name, name)
 
 
@@ -121,7 +131,7 @@ def gap_table(runs: Iterable[list[Record]], times: dict[str, float]) -> Table:
     rows = sorted(runs, key=mean_top1, reverse=True)
     columns = ["model", "parameters", "lr", "top-1, last", "best", *AGAINST, "ms", "CPU time"]
     table = Table("gap", title([run for found in rows for run in found]), columns)
-    by_name = {_model(found[0]): found for found in rows}
+    by_name = {model_of(found[0]): found for found in rows}
     for name, found in by_name.items():
         one = found[0]
         spent = [run["cpu_seconds"] for run in found if run["cpu_seconds"]]
@@ -143,18 +153,23 @@ def gap_table(runs: Iterable[list[Record]], times: dict[str, float]) -> Table:
 
 def factors(gap: list[Record]) -> list[Effect]:
     """What each change makes where both runs are there, on test pictures."""
-    top = {name: mean_top1(found) for name, found in by_model(gap).items()}
-    return [(what, top[before], top[after]) for what, before, after in FACTORS if before in top and after in top]
+    return _effects(FACTORS, by_model(gap))
+
+
+def _effects(steps: Iterable[tuple[str, str, str]], runs: Runs) -> list[Effect]:
+    """Top-1 before and after each step, over the seeds that both models have."""
+    found = []
+    for what, before, after in steps:
+        pair = on_common_seeds({name: runs.get(name, []) for name in (before, after)})
+        if all(pair.values()):
+            found.append((what, mean_top1(pair[before]), mean_top1(pair[after])))
+    return found
 
 
 def changes(short: list[Record]) -> list[Effect]:
     """What each change to the best small model makes: short runs, held-out pictures, at that model's rate."""
-    top = {way: mean_top1(found) for way, found in _ways(short).items()}
-    rates = [lr for name, lr in top if name == PLUS]
-    if not rates:
-        return []
-    rate = max(rates, key=lambda lr: top[PLUS, lr])
-    return [(what, top[PLUS, rate], top[name, rate]) for what, name in CHANGES if (name, rate) in top]
+    best = best_ways(short).get(PLUS)
+    return _effects(CHANGES, by_model(run for run in short if run["lr"] == best[0]["lr"])) if best else []
 
 
 def seed_deviation(records: Iterable[Record]) -> float:
@@ -196,8 +211,9 @@ def effect_table(name: str, effects: list[Effect], records: list[Record], deviat
         pictures = records[0]["measured_images"]
         of_seeds = f" and by the deviation over seeds of the finalists ({deviation:.1f} points)" if deviation else ""
         table.notes.append(
-            f"one run each: a difference below {chance(effects, pictures, deviation):.1f} points may be chance (two "
-            f"standard errors, by the number of pictures, {pictures:,}{of_seeds})"
+            f"of two runs, a difference below {chance(effects, pictures, deviation):.1f} points may be chance (two "
+            f"standard errors, by the number of pictures, {pictures:,}{of_seeds}); of twenty changes that make none, "
+            "about one would still show more"
         )
     return table
 
@@ -254,8 +270,20 @@ def choice_table(records: list[Record]) -> Table:
     )
     for name, runs in by_model(group(records, "final")).items():
         tried = [{rate: found for (model, rate), found in _ways(groups[key]).items() if model == name} for key in said]
-        table.add(LABELS[name], *map(_tried, tried), Written(f"{runs[0]['lr']:g}"))
+        table.add(LABELS[name], *map(_tried, tried), Written(f"{runs[0]['lr']:g}{_edge(runs[0]['lr'], tried)}"))
     return table
+
+
+def _edge(rate: float, tried: Iterable[Iterable[float]]) -> str:
+    """A word of warning on a rate beyond which none was tried.
+
+    >>> _edge(0.003, [[0.003, 0.006], [0.003]]), _edge(0.006, [[0.003, 0.006, 0.012]])
+    (', the lowest tried', '')
+    """
+    rates = {each for part in tried for each in part} | {rate}
+    if len(rates) == 1:
+        return ", the only one tried"
+    return {min(rates): ", the lowest tried", max(rates): ", the highest tried"}.get(rate, "")
 
 
 def _tried(rates: dict[float, list[Record]]) -> Written | None:
@@ -279,6 +307,7 @@ def paper_table(records: list[Record]) -> Table:
         "set and recipe",
         "model",
         "lr",
+        "epochs",
         "seeds",
         "top-1, best",
         "last",
@@ -292,19 +321,38 @@ def paper_table(records: list[Record]) -> Table:
         "tuned": ("CIFAR-10, tuned recipe", None),
         "svhn": ("SVHN, paper recipe", "svhn"),
         "stl10": ("STL-10, paper recipe", "stl10"),
-        "full": ("full CIFAR-10, 200 epochs", "full"),
+        "full": ("full CIFAR-10, paper recipe", "full"),
     }
     for part, (said, quoted) in parts.items():
         for i, (name, model) in enumerate(PAIR.items()):
             runs = [record for record in group(records, part) if record["name"] == name]
             theirs = Written(f"{QUOTED[quoted][i]} %") if quoted else None
             if not runs:
-                instead = Written("not run here; 30 epochs: see Finalists") if part == "full" else NOT_RUN
-                table.add(said, model, None, instead, None, None, None, None, theirs)
+                table.add(said, model, None, None, NOT_RUN, None, None, None, None, theirs)
                 continue
-            last, best, *losses = _numbers(runs)
-            table.add(said, model, Written(f"{runs[0]['lr']:g}"), seeds_of(runs), best, last, *losses, theirs)
+            table.add(said, model, *_protocol_cells(runs), theirs)
+        if part == "full" and not group(records, part):
+            for name, model in PAIR.items():
+                runs = full_set(records).get(name, [])
+                if runs:
+                    said = f"instead: recipe {runs[0]['recipe']}"
+                    table.add(said, model, *_protocol_cells(runs), None, level=1)
     return table
+
+
+def _protocol_cells(runs: list[Record]) -> tuple[Cell, ...]:
+    last, best, *losses = _numbers(runs)
+    return Written(f"{runs[0]['lr']:g}"), runs[0]["epochs"], seeds_of(runs), best, last, *losses
+
+
+def full_set(records: list[Record]) -> Runs:
+    """The paper's two models on all of CIFAR-10, as long as both were trained alike there."""
+    for part in ("full", "final", "gap"):
+        runs = by_model(group(records, part))
+        found = {name: runs.get(name, runs.get("paper" if name == "tcp" else name, [])) for name in PAIR}
+        if all(found.values()):
+            return on_common_seeds(found)
+    return {}
 
 
 def target_table(runs: Runs) -> Table:
@@ -351,8 +399,8 @@ def title(records: Sequence[Record]) -> str:
     one = records[0]
     measured = one["measured_on"].split()[0]
     recipes = " and ".join(dict.fromkeys(record["recipe"] for record in records))
-    seeds = {seeds_of(found) for found in _ways(records).values()}  # one, if all models have the same
-    of_seeds = "".join(f", seed{'s' * (',' in text)} {text}" for text in seeds) if len(seeds) == 1 else ""
+    seeds = {named_seeds(found) for found in _ways(records).values()}  # one, if all models have the same
+    of_seeds = f", {seeds.pop()}" if len(seeds) == 1 else ""
     return (
         f"{one['dataset']}, {one['train_images']:,} training and {one['measured_images']:,} {measured} pictures, "
         f"{one['epochs']} epochs, {recipes}{of_seeds}"

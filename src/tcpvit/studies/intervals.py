@@ -91,6 +91,16 @@ def seeds_of(runs: Iterable[Run]) -> Written:
     return Written(", ".join(map(str, sorted({run["seed"] for run in runs}))) or "–")
 
 
+def named_seeds(runs: Iterable[Run]) -> str:
+    """The seeds of runs, in a sentence.
+
+    >>> named_seeds([{"seed": 0}]), named_seeds([{"seed": 1}, {"seed": 0}])
+    ('seed 0', 'seeds 0, 1')
+    """
+    seeds = seeds_of(runs)
+    return f"seed{'s' * (',' in seeds)} {seeds}"
+
+
 def on_common_seeds(runs: Mapping[str, Sequence[Run]]) -> dict[str, list[Run]]:
     """The runs of the seeds that every model has that was run at all: means over other seeds would not compare.
 

@@ -62,7 +62,7 @@ def _draw_parameters() -> Figure:
     leaves = [part for part in LEVELS if part not in ("total", "backbone")]
     names = {"embeddings and tokens": "embeddings\nand tokens"}
     parts = {}
-    for name in ("std", "tcp", "full"):
+    for name in LABELS:  # all of them, so that each has its colour in every figure
         counts = components(name)
         parts[LABELS[name]] = {names.get(part, part): counts[part] for part in leaves}
     return draw_parameter_bars(parts, in_column=True)

@@ -204,10 +204,13 @@ def step_table(bench: Record, precision: str) -> Table:
     title = f"Milliseconds of a batch of {bench['batch']} in {precision}, one thread"
     table = Table(f"seg_steps_{precision}", title, ["part", *_model_columns()])
     for label, key in STEPS.items():
-        counts = {name: round(row["ms"][key]) for name, row in of.items()}
+        counts = {name: round(row["ms"][key]) for name, row in of.items() if key in row["ms"]}
         table.add(label, *_beside_std(counts), strong=key == "step")
-    bound = {name: round(3 * sum(row["bound_ms"].values())) for name, row in of.items()}
-    table.add("bound: the FLOPs of a step at the speed of a matrix product", *_beside_std(bound))
+    bounds = {part: {name: 3 * row["bound_ms"][part] for name, row in of.items()} for part in ("backbone", "decoder")}
+    whole = {name: sum(bound[name] for bound in bounds.values()) for name in of}
+    for said, bound in {"a whole step": whole, **{f"training, {part}": bounds[part] for part in bounds}}.items():
+        table.add(f"bound of {said}", *_beside_std({name: round(ms) for name, ms in bound.items()}))
+    table.notes.append("Bounds are the FLOPs at the speed of a matrix product, forward and twice that backward.")
     return table
 
 
@@ -220,7 +223,7 @@ def decoder_words(bench: Record) -> str:
         found = (
             f"{ms[preset, after[1]][after[0]] / ms[preset, before[1]][before[0]]:.2f}× ({LABELS[name]})"
             for name, preset in PRESETS.items()
-            if name in ("std", "full")
+            if name in ("std", "full") and before[0] in ms[preset, before[1]]  # what was not measured is not told
         )
         return " and ".join(found)
 

@@ -20,6 +20,7 @@ from tcpvit.figures.slices import (
     slice_pictures,
 )
 from tcpvit.figures.style import save_figure
+from tcpvit.studies.classification_tables import rate_of
 from tcpvit.studies.intervals import signed
 from tcpvit.studies.study import Places, Record, figure_block
 from tcpvit.tables import Ratio, Table, Written, render
@@ -33,6 +34,7 @@ LABELS = {"paper": "the paper's TCP-ViT", "plus": "tcp_vit_cifar_plus"}
 WAYS = {"entry": "at the entry", "exit": "at the exit", "new head": "at the exit, with a new head"}
 GAIN = 2.0  # contrasts between channels are shown so much stronger than they are
 VANISHED, ALIKE = 0.1, 0.5  # a slice whose gradient is below this part of the largest: vanishes, is not alike
+LEVEL = 0.01  # shares of the largest gradient that differ by less are not told apart
 
 Records = Mapping[str, Record]  # by the label of the model
 
@@ -136,7 +138,8 @@ def _parts(records: Records) -> Iterable[str]:
         f"how good these models become (`tcpvit reproduce classification` is for that). Everything is measured on all "
         f"{first['test_images']:,} test pictures by the weights of the last epoch, in float32 (the runs evaluate "
         f"themselves in {first['precision']}). An accuracy has a standard error of "
-        f"up to {error:.1f} points, and with one seed a difference of a point or two should not be read as an effect."
+        f"up to {error:.1f} points, and with one seed a difference of a point or two should not be read as an effect. "
+        "Where the learning rates differ, so do the models for more reasons than their slices."
     )
     yield render([runs_table(records)], "markdown")
     yield "## In the picture"
@@ -180,12 +183,14 @@ def _parts(records: Records) -> Iterable[str]:
 
 def runs_table(records: Records) -> Table:
     """Where the numbers come from."""
-    table = Table("runs", "The runs", ["model", "parameters", "epochs", "seed", "top-1, last", "CPU time", "commit"])
+    columns = ["model", "parameters", "lr", "epochs", "seed", "top-1, last", "CPU time", "commit"]
+    table = Table("runs", "The runs", columns)
     for label, record in records.items():
         commit, time = record["commit"] or "–", record["cpu_seconds"]
         table.add(
             label,
             record["parameters"],
+            rate_of(record),
             record["epochs"],
             record["seed"],
             _percent(record["top1_last"]),
@@ -256,7 +261,14 @@ def _words_on_ablation(label: str, record: Record) -> str:
 def _words_on_classes(label: str, record: Record) -> str:
     changes, classes = np.array(class_changes(record)), record["classes"]
     worst = [f"{classes[row.argmin()]} without slice {k} ({signed(row.min(), 0)})" for k, row in enumerate(changes)]
-    return f"The largest losses in {label}, in points: {', '.join(worst)}."
+    k, best = np.unravel_index(changes.argmax(), changes.shape)
+    gain = (
+        f" The largest gain: {classes[best]} without slice {k} ({signed(changes.max(), 0)}), where the mean of all "
+        f"classes changes by {signed(changes[k].mean(), 0)}."
+        if changes.max() > 0
+        else ""
+    )
+    return f"The largest losses in {label}, in points: {', '.join(worst)}.{gain}"
 
 
 def _words_on_energy(label: str, record: Record) -> str:
@@ -274,6 +286,9 @@ def words_on_gradients(label: str, record: Record) -> str:
     relative = norms / norms.max(0)
     typical, lowest = np.median(relative, axis=1), relative.min()
     k = int(typical.argmin())
+    level = [i for i, share in enumerate(typical) if share < typical[k] + LEVEL]
+    several = " and ".join(map(str, level))
+    smallest = f"gradient is that of slice {k}" if level == [k] else f"gradients are those of slices {several}"
     if typical[k] < VANISHED:
         verdict = f"the gradient of slice {k} does fall behind"
     elif typical[k] < ALIKE:
@@ -281,7 +296,7 @@ def words_on_gradients(label: str, record: Record) -> str:
     else:
         verdict = "none vanishes, they are much alike"
     return (
-        f"In {label} the smallest gradient is that of slice {k}, in the median {_percent(typical[k])} of the largest "
+        f"In {label} the smallest {smallest}, in the median {_percent(typical[k])} of the largest "
         f"at the same step, and at no step is any below {_percent(lowest)}: {verdict}."
     )
 

@@ -23,6 +23,7 @@ from tcpvit.training.progress import Silent
 from tcpvit.training.run import Busy, RunFolder, read_json
 
 Record = dict[str, Any]  # what a JSON file of results holds
+OF_EVERY_RECORD = ("key", "group", "name", "model", "parameters", "epochs", "seed", "recipe", "changes", "command")
 FAST = ("optimizer.slice_lr_scale=full",)  # a slice has 1/C of the inputs of a dense layer, and learns C times as fast
 
 
@@ -114,7 +115,16 @@ class Places:
 
     def records(self) -> list[Record]:
         """All of them, in the order of their names."""
-        return [read_json(file) for file in sorted(self.results.glob("*.json"))]
+        return [_read_record(file) for file in sorted(self.results.glob("*.json"))]
+
+
+def _read_record(file: Path) -> Record:
+    """A record of a run; another JSON file among the records is an error that names it."""
+    content = read_json(file)
+    lacking = [name for name in OF_EVERY_RECORD if not isinstance(content, dict) or name not in content]
+    if lacking:
+        raise ValueError(f"{file} is no record of a run: it lacks {', '.join(lacking)}; move it elsewhere")
+    return dict(content)
 
 
 def curve_of(run: Record, column: str, scale: float = 1.0) -> tuple[list[float], list[float]]:
@@ -165,8 +175,19 @@ def choose(planned: Iterable[Planned], only: Sequence[str], seeds: int | None) -
         return plan
     for pattern in only:
         if not any(_matches(run, [pattern]) for run in plan):
-            raise ValueError(f"no run of this study matches {pattern!r}{nearest(pattern, [run.key for run in plan])}")
+            raise ValueError(f"no run of this study matches {pattern!r}{_nearest_run(pattern, plan)}")
     return [run for run in plan if _matches(run, only)]
+
+
+def _nearest_run(pattern: str, plan: Sequence[Planned]) -> str:
+    """The nearest part or run, and the parts: a study may have some hundred runs.
+
+    >>> _nearest_run("gapp", [Planned("gap", "std", "demo"), Planned("final", "std", "demo")])
+    "; did you mean 'gap'? Its parts: gap, final; `--plan` shows every run"
+    """
+    parts = list(dict.fromkeys(run.group for run in plan))
+    hint, _, _ = nearest(pattern, [*parts, *(run.key for run in plan)]).partition(" Known: ")
+    return f"{hint} Its parts: {', '.join(parts)}; `--plan` shows every run"
 
 
 def _matches(run: Planned, patterns: Iterable[str]) -> bool:
