@@ -7,6 +7,7 @@ Its parts, in the order of worth:
   best small one, at its rate;
 - `gap`: full CIFAR-10, 12 epochs, one factor at a time;
 - `own`: the models that matter most, each at its own learning rate;
+- `depth`: narrower and deeper networks with as many parameters, 12 epochs, on the same held-out pictures;
 - `long`: their learning rates anew, over the 30 epochs of the finals, on the same held-out pictures;
 - `final`: 30 epochs and three seeds;
 - `paper`, `tuned`: the paper's protocol (10,000/2,000 pictures, 150 epochs) and the same with care, each model at
@@ -114,6 +115,14 @@ LARGE: dict[str, tuple[str, ...]] = {
     "large-63x3": (*tcp(attention="joint", embed_dim=63, num_heads=3, depth=7), *FAST),
 }
 
+# Deeper and narrower, with as many parameters; dense ones too, for depth is no change of a c-product.
+DEEP: dict[str, tuple[str, ...]] = {
+    "large-54x9": (*tcp(attention="joint", embed_dim=54, num_heads=3, depth=9), *FAST),
+    "sqrt-36x7": (*JOINT, *tcp(embed_dim=36, num_heads=3, depth=7), *ROOT),
+    "std-32x9": (*STD, "model.options.embed_dim=32", "model.options.depth=9"),
+    "std-20x8": (*STD, "model.options.embed_dim=20", "model.options.depth=8"),
+}
+
 SCREENED = (
     *("joint-mix", "joint-mix-norm", "joint-full-lr", "fast-wide-72x6", "fast-mix", "std-28", "std", "joint"),
     *LARGE,
@@ -139,6 +148,9 @@ LONG_RATES = {
     "std-28": (0.006, 0.003),
     "std": (0.006, 0.003),
 }
+# Each deep network beside the one of 4 blocks, both at the rate of the latter.
+DEPTH_RATES = {"large-54x9": 0.003, "large-81x3": 0.003, "sqrt-36x7": 0.006, "joint-sqrt-lr": 0.006}
+DEPTH_RATES |= {"std-32x9": 0.006, "std": 0.006, "std-20x8": 0.006, "std-28": 0.006, "large-deep": 0.003}
 
 
 def planned() -> list[Planned]:
@@ -155,6 +167,10 @@ def planned() -> list[Planned]:
             Planned("own", name, FULL, (*models[name], f"optimizer.lr={OWN_RATE[name]}"))
             for name in OWN_RATE
             if OWN_RATE[name] != RECIPE_RATE
+        ),
+        *(
+            Planned("depth", name, FULL, (*HELD_OUT, *(models | DEEP)[name], f"optimizer.lr={rate}"))
+            for name, rate in DEPTH_RATES.items()
         ),
         *(
             Planned("long", f"{name}-{rate}", FULL, (*HELD_OUT, LONG, *models[name], f"optimizer.lr={rate}"))

@@ -62,6 +62,10 @@ LABELS = {
     "large-less-decay": "J, F, D, width 81, 3 heads a slice",
     "large-63x3": "J, F, width 63, 7 blocks, 3 heads a slice",
     "large-deep": "J, F, 12 blocks",
+    "large-54x9": "J, F, width 54, 9 blocks, 3 heads a slice",
+    "sqrt-36x7": "J, width 36, 7 blocks, 3 heads a slice, slices learn √C times as fast",
+    "std-32x9": "Std-ViT, width 32, 9 blocks",
+    "std-20x8": "Std-ViT, width 20, 8 blocks",
 }
 RECIPES = {
     "paper": "the paper's recipe, lr 0.01",
@@ -133,6 +137,14 @@ CHANGES = (
     ("width 64 with tube 8 and 5 blocks, mixed, a norm over all slices", PLUS, "fast-deep-64x8"),
     ("width 72 with tube 6 and 3 blocks, mixed, a norm over all slices, √C times as fast", PLUS, "sqrt-wide-72x6"),
     ("width 64 with tube 8 and 5 blocks, mixed, a norm over all slices, √C times as fast", PLUS, "sqrt-deep-64x8"),
+)
+# Width against depth, with as many parameters.
+DEPTHS = (
+    ("`tcp_vit_cifar_plus`: 7 blocks of width 36 instead of 4 of width 48", "joint-sqrt-lr", "sqrt-36x7"),
+    ("dense, as small: 8 blocks of width 20 instead of 4 of width 28", "std-28", "std-20x8"),
+    ("`tcp_vit_cifar_wide`: 9 blocks of width 54 instead of 4 of width 81", WIDE, "large-54x9"),
+    ("`tcp_vit_cifar_wide`: 12 blocks of width 48 instead of 4 of width 81", WIDE, "large-deep"),
+    ("dense, Std-ViT's parameters: 9 blocks of width 32 instead of 4 of width 48", "std", "std-32x9"),
 )
 PRESETS = {"std": "std_vit_cifar", "paper": "tcp_vit_cifar", PLUS: "tcp_vit_cifar_plus", WIDE: "tcp_vit_cifar_wide"}
 FINALISTS = ("joint-sqrt-lr", "joint-full-lr", "std", "std-28", "large-81x3", "paper")

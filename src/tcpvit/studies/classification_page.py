@@ -21,6 +21,7 @@ from tcpvit.studies.classification_tables import (
     chance,
     changes,
     choice_table,
+    depths,
     effect_table,
     factors,
     final_table,
@@ -164,6 +165,12 @@ def _lines(records: list[Record], folder: str, times: dict[str, float], drawn: I
     yield from _effects("From the paper's model to ours", "factors", factors(gap), gap, deviation, RATE_CAVEAT)
     about = f"The model is `{PRESETS[PLUS]}`, trained as {LABELS[PLUS]}."
     yield from _effects("One change to the best small model", "changes", changes(short), short, deviation, about)
+    about = (
+        "Networks with as many parameters, deeper and narrower. Four epochs say little of deep ones, so these runs "
+        "have 12; each deep network has the learning rate of the one that it is compared with."
+    )
+    deep = group(records, "depth")
+    yield from _effects("Width against depth", "depths", depths(records), deep, deviation, about)
     yield from _section("Short runs that chose", [held_out_table("short", short)])
     yield from _section(
         "The paper's protocol",

@@ -7,6 +7,7 @@ from statistics import fmean, variance
 
 from tcpvit.studies.classification_labels import (
     CHANGES,
+    DEPTHS,
     FACTORS,
     FINALISTS,
     LABELS,
@@ -170,6 +171,11 @@ def changes(short: list[Record]) -> list[Effect]:
     """What each change to the best small model makes: short runs, held-out pictures, at that model's rate."""
     best = best_ways(short).get(PLUS)
     return _effects(CHANGES, by_model(run for run in short if run["lr"] == best[0]["lr"])) if best else []
+
+
+def depths(records: list[Record]) -> list[Effect]:
+    """What a deeper and narrower network of as many parameters makes, on held-out pictures."""
+    return _effects(DEPTHS, by_model(group(records, "depth")))
 
 
 def seed_deviation(records: Iterable[Record]) -> float:
