@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from tcpvit.models import create_model
 from tcpvit.models.config import as_words
-from tcpvit.studies.classification import FULL, LARGE, SMALL
+from tcpvit.studies.classification import DEEP, FULL, LARGE, SMALL
 from tcpvit.studies.study import Planned
 from tcpvit.tables import Table, Written, show
 from tcpvit.timing import interleaved, using_threads
@@ -36,7 +36,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0, help="of each of the two measurements")
     parser.add_argument("--out", type=Path, default=OUT)
     asked = parser.parse_args()
-    networks = {name: network(changes) for name, changes in (SMALL | LARGE).items()}  # some differ in training only
+    networks = {
+        name: network(changes) for name, changes in (SMALL | LARGE | DEEP).items()
+    }  # some differ in training only
     models = {each: create_model(each.name, **dict(each.options)) for each in dict.fromkeys(networks.values())}
     images, labels = torch.randn(BATCH, 3, 32, 32), torch.randint(10, (BATCH,))
     with using_threads(1):

@@ -9,6 +9,7 @@ from tcpvit.studies.classification_tables import (
     by_model,
     changes,
     choice_table,
+    depths,
     factors,
     final_table,
     gap_table,
@@ -163,3 +164,18 @@ def test_the_frontier_draws_finalists_over_the_seeds_that_all_have():
     )
     drawn = sorted(height for dots in figure.axes[0].collections for _, height in dots.get_offsets())
     assert [round(height, 1) for height in drawn] == [78.4, 78.6]  # ahead on the seed of both, though not on average
+
+
+def test_parts_that_share_a_row_of_the_frontier_show_each_model_once():
+    runs = [made("final", "std", 0.8, epochs=2), made("gap", "std", 0.7, epochs=2), made("gap", "joint", 0.6, epochs=2)]
+    figure = _frontier([run | {"model": "std_vit"} for run in runs], {})
+    drawn = sorted(height for dots in figure.axes[0].collections for _, height in dots.get_offsets())
+    assert len(figure.axes) == 1
+    assert [round(height) for height in drawn] == [60, 80]  # the finalists' value counts
+
+
+def test_depth_is_compared_with_the_network_of_four_blocks():
+    runs = [made("depth", "std", 0.7), made("depth", "std-32x9", 0.72), made("gap", "std", 0.1)]
+    ((what, before, after),) = depths(runs)
+    assert "9 blocks" in what
+    assert (before, after) == (0.7, 0.72)

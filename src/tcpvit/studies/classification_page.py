@@ -249,18 +249,21 @@ def _times(path: Path) -> dict[str, float]:
 
 
 def _frontier(records: list[Record], times: dict[str, float]) -> Figure | None:
-    """Finalists; every model of 12 epochs at its own rate if that was run, else at the common one; all short runs."""
+    """Finalists; every model of 12 epochs at its own rate if that was run, else at the common one; what chose."""
     final = on_common_seeds(settled(group(records, "final"), judges(records)))
     own = at_own_rate(records)
     gap = by_model(group(records, "gap")) | {runs[0]["name"]: runs for runs in own.values()}
+    deep = settled(group(records, "depth"), short_runs(records))
     names = {own[model][0]["name"] if model in own else model: said for model, said in SHORT.items()}
-    rows = {}
-    for runs, named in ((final, SHORT), (gap, names), (best_ways(short_runs(records)), SHORT)):
+    rows: dict[str, dict[str, Point]] = {}
+    for runs, named in ((final, SHORT), (gap, names), (deep, SHORT), (best_ways(short_runs(records)), SHORT)):
         if runs:
             one = next(iter(runs.values()))[0]
             title = f"{one['measured_on'].split()[0]} top-1 (%), {one['epochs']} epochs"
-            rows[title] = [_point(found, named.get(name, ""), times) for name, found in runs.items()]
-    return draw_frontier(rows, ["parameters", MS] if times else ["parameters"]) if rows else None
+            points = {name: _point(found, named.get(name, ""), times) for name, found in runs.items()}
+            rows[title] = points | rows.get(title, {})  # with `--epochs`, several parts may share a row
+    drawn = {title: list(points.values()) for title, points in rows.items()}
+    return draw_frontier(drawn, ["parameters", MS] if times else ["parameters"]) if drawn else None
 
 
 def _point(runs: list[Record], name: str, times: dict[str, float]) -> Point:
