@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from slice_cases import close
 from torch import Tensor
 
-from tcpvit.algebra import LearnedTransform, MatrixTransform, get_transform
+from tcpvit.algebra import LearnedTransform, MatrixTransform, expm, get_transform, identity, solve, svd
 from tcpvit.algebra.domain import Domain, eye_like, resolve, slice_matmul
 
 FLOAT = torch.float64
@@ -69,6 +69,14 @@ def test_half_precision_goes_in_and_comes_out(dtype, transform, inside):
     domain = Domain(transform, A)
     assert domain.hat(A).dtype == (inside or dtype)
     assert domain.back(domain.hat(A)).dtype == dtype
+
+
+def test_autocast_does_not_round_the_algebra():
+    A = torch.randn(4, 4, 3) + 4 * identity(4, 3)
+    exact = solve(A, A), svd(A).S, expm(A / 8)
+    with torch.autocast("cpu", torch.bfloat16):
+        for result, same in zip((solve(A, A), svd(A).S, expm(A / 8)), exact, strict=True):
+            torch.testing.assert_close(result, same)
 
 
 def test_resolve_takes_one_transform_or_one_for_each_mode():

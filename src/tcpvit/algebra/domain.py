@@ -8,6 +8,8 @@ others are kept, which makes every result real again.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -58,16 +60,24 @@ class Domain:
     def hat(self, A: Tensor) -> Tensor:
         """(..., C1, …, Cp) -> (C1, …, Cp, ...)."""
         A_hat = widen(A)
-        for i in reversed(range(self.tube_ndim)):
-            A_hat = self.transforms[i].slices(A_hat, half=i == self.half)
+        with full_precision(A):
+            for i in reversed(range(self.tube_ndim)):
+                A_hat = self.transforms[i].slices(A_hat, half=i == self.half)
         return narrow(A_hat, A.dtype)
 
     def back(self, A_hat: Tensor) -> Tensor:
         """(C1, …, Cp, ...) -> (..., C1, …, Cp)."""
         A = widen(A_hat)
-        for i in range(self.tube_ndim):
-            A = self.transforms[i].unslices(A, half=i == self.half)
+        with full_precision(A):
+            for i in range(self.tube_ndim):
+                A = self.transforms[i].unslices(A, half=i == self.half)
         return narrow(A, self.dtype)
+
+
+def full_precision(A: Tensor) -> AbstractContextManager[Any]:
+    """Without autocast, where the device has it: it would round the transform to half precision."""
+    kind = A.device.type
+    return torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else nullcontext()
 
 
 def resolve(transform: TransformsArg, tube_shape: Sequence[int]) -> tuple[Transform, ...]:

@@ -247,12 +247,18 @@ class LearnedTransform(Transform, nn.Module):
     @property
     def matrix(self) -> Tensor:
         """M, differentiable, in the dtype of the module."""
-        return self.basis.weight
+        basis: Any = self.basis
+        orthogonal = basis.parametrizations.weight
+        if orthogonal.original.dtype not in HALF:
+            return basis.weight
+        # torch's matrix exponential gives NaN in half precision.
+        wide = {name: tensor.float() for name, tensor in orthogonal.state_dict(keep_vars=True).items()}
+        return torch.func.functional_call(orthogonal, wide, ()).to(orthogonal.original.dtype)
 
     @property
     def inverse_matrix(self) -> Tensor:
         """M⁻¹ = Mᵀ, differentiable."""
-        return self.basis.weight.mT
+        return self.matrix.mT
 
     def _cast(self, x: Tensor, inverse: bool) -> Tensor:
         return (self.inverse_matrix if inverse else _padded(self.matrix)).to(x.dtype)
