@@ -385,3 +385,8 @@ def test_tubes_keep_within_grouped_queries_keys_and_values():
 def test_what_is_no_model():
     with pytest.raises(TypeError, match=r"takes an nn\.Module that is not scripted, got a str"):
         tensorize_("a name", tube=3)
+
+
+def test_an_option_that_does_not_exist_names_the_nearest():
+    with pytest.raises(ValueError, match="no option 'tubes'; did you mean 'tube'"):
+        tensorize_(nn.Linear(6, 6), tubes=3)

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import tcpvit
+from tcpvit.algebra import get_transform
 from tcpvit.compat import repair_torchvision
 from tcpvit.layers import TBlock, TLinear
 from tcpvit.tensorize import TensorizeConfig, tensorize_, to_dense_
@@ -277,3 +278,10 @@ def test_there_is_no_way_back_for_an_encoder_inside_a_model():
     tensorize_(model[0], tube=3, mode="encoder")
     with pytest.raises(ValueError, match="no exact way back"):
         to_dense_(model)
+
+
+def test_token_norms_need_a_transform_that_keeps_lengths():
+    twice = 2 * get_transform("hadamard", 4).matrix
+    options = {"tube": 4, "transform": twice, "attention": "joint", "activation_domain": "spatial", "example": False}
+    with pytest.raises(ValueError, match="M Mᵀ = I"):
+        tensorize_(timm_vit(), mode="encoder", norm="token", **options)

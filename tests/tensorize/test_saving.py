@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import tcpvit
+from tcpvit.algebra import LearnedTransform
 from tcpvit.compat import repair_torchvision
 from tcpvit.tensorize import build, materialize_, tensorize_
 
@@ -152,6 +153,18 @@ def test_any_model_with_ties_transforms_and_dense_layers(tmp_path):
     for name, tensor in back.state_dict().items():
         assert torch.equal(tensor, model.state_dict()[name])
         assert tensor.dtype == torch.bfloat16
+
+
+def test_a_learned_transform_that_layers_share_is_shared_again(tmp_path):
+    model = build("timm/vit_tiny_patch16_224", img_size=32, depth=1, num_classes=5).eval()
+    tensorize_(model, transform=LearnedTransform(3), example=False)
+    with torch.no_grad():
+        model.blocks[0].attn.qkv.transform.learned.basis.parametrizations.weight.original.add_(0.1 * torch.randn(3, 3))
+    tcpvit.save_pretrained(model, tmp_path)
+    back = tcpvit.from_pretrained(tmp_path)
+    images = torch.randn(2, 3, 32, 32)
+    assert torch.equal(back(images), model(images))
+    assert back.blocks[0].attn.qkv.transform.learned is back.blocks[0].mlp.fc1.transform.learned
 
 
 def test_encoders(tmp_path):

@@ -7,7 +7,8 @@ stay as they were.
 Exact is what is linear: scale and shift of a norm and a layer scale are folded into the map beside them before that is
 projected. With `norm="slice"` every slice is normed by itself, which is another function than the LayerNorm it stands
 for; so are attention by slice and an activation in the hat domain. With `norm="token"`, `attention="joint"` and
-`activation_domain="spatial"` the encoder computes what the drop-in mode computes.
+`activation_domain="spatial"` the encoder computes what the drop-in mode computes if the scale of each norm is constant
+and tubes lie within heads; else the map is projected with the scale in it, which is another projection.
 """
 
 from __future__ import annotations
@@ -72,8 +73,10 @@ def _build(name: str, holder: nn.Module, family: Family, config: TensorizeConfig
     blocks = read_blocks(holder, family)
     like = blocks[0].qkv.weight
     phi = HatTransform(config.transform, config.tube).to(like.device, like.dtype)
-    if config.norm == "token" and not phi.is_orthogonal:
-        raise ValueError(f'norm="token" needs an orthogonal transform, {phi.name} is not one; take norm="slice"')
+    if config.norm == "token" and phi.scale != 1.0:
+        raise ValueError(
+            f'norm="token" needs an orthogonal transform with M Mᵀ = I, {phi.name} is not one; take norm="slice"'
+        )
     made, rows = [], []
     for i, parts in enumerate(blocks):
         build = _Build(config, phi, ".".join(word for word in (name, family.attribute, str(i)) if word))

@@ -11,6 +11,7 @@ from typing import Any
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from tcpvit.algebra.transforms import LearnedTransform
 from tcpvit.layers.linear import TubalLinear
 from tcpvit.models.pretrained import CONFIG, CONVERTED, ENCODER_NOTE, WEIGHTS, fit_weights, read_weights
 from tcpvit.tensorize.config import TensorizeConfig
@@ -34,7 +35,7 @@ def save(model: nn.Module, folder: Path) -> None:
             f"or build it with tcpvit.tensorize.build",
             stacklevel=3,
         )
-    options = {"model": type(model).__name__, "origin": origin, "conversions": conversions}
+    options = {"model": type(model).__name__, "origin": origin, "conversions": conversions, "tied": _tied(model)}
     content = {"library": "tcpvit", "architecture": CONVERTED, "options": options}
     folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps(content, indent=2, default=_refuse)  # before the weights: it may be refused
@@ -54,6 +55,8 @@ def load(options: dict[str, Any], weights: Path, model: nn.Module | None = None)
         model = rebuild(options["origin"])
     for conversion in options["conversions"]:
         convert(model, TensorizeConfig.from_dict(conversion))
+    for name, first in options.get("tied", {}).items():
+        model.set_submodule(name, model.get_submodule(first))
     found = read_weights(weights)
     fit_weights(model, {**_shared_with(model, found), **found}, weights)
     model.eval()
@@ -81,6 +84,16 @@ def _once(model: nn.Module) -> dict[str, Tensor]:
     for name, tensor in state.items():
         first.setdefault(id(tensor), name)
     return {name: tensor.detach() for name, tensor in state.items() if first[id(tensor)] == name}
+
+
+def _tied(model: nn.Module) -> dict[str, str]:
+    """Learned transforms that layers share: each further name of one, and its first."""
+    first: dict[int, str] = {}
+    for name, module in model.named_modules(remove_duplicate=False):
+        if isinstance(module, LearnedTransform):
+            first.setdefault(id(module), name)
+    named = model.named_modules(remove_duplicate=False)
+    return {name: first[id(module)] for name, module in named if first.get(id(module), name) != name}
 
 
 def _shared_with(model: nn.Module, weights: dict[str, Tensor]) -> dict[str, Tensor]:
