@@ -28,6 +28,15 @@ def test_convolution_is_the_sum_of_c_products_over_the_taps(transform, kernel_si
     torch.testing.assert_close(as_tensor(layer(x), tube), slow)
 
 
+def test_a_learned_transform_starts_as_the_dct_and_is_trained():
+    learned, fixed = (TubalConv2d(12, 6, 3, 3, transform, padding=1) for transform in ("learned", "dct"))
+    learned.load_state_dict(fixed.state_dict(), strict=False)
+    x = torch.randn(2, 12, 7, 6)
+    torch.testing.assert_close(learned(x), fixed(x))
+    learned(x).square().sum().backward()
+    assert all(p.grad.isfinite().all() for p in learned.parameters())
+
+
 @pytest.mark.parametrize("stride", [1, 2])
 def test_the_dense_convolution_computes_the_same(stride):
     layer = TubalConv2d(12, 6, 3, tube=3, stride=stride, padding=1).double()

@@ -107,6 +107,8 @@ def test_from_dense_of_zero_weights_has_error_zero():
 
 
 def test_errors():
+    with pytest.raises(ValueError, match="at least one entry, got length 0"):
+        TubalLinear(48, 96, 0)
     with pytest.raises(ValueError, match="in_features=10 is no multiple of the tube 3"):
         TubalLinear(10, 9, 3)
     with pytest.raises(ValueError, match="out_features=10"):

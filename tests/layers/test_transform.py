@@ -76,3 +76,21 @@ def test_mix_slices_mixes_only_slices():
     x = torch.randn(3, 2, 4)
     matrix = torch.randn(2, 3)
     torch.testing.assert_close(mix_slices(matrix, x), torch.einsum("kl,lbd->kbd", matrix, x))
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int64, torch.bool])
+def test_integers_are_refused_for_they_would_round_the_matrix(dtype):
+    phi = HatTransform("dct", 3)
+    for method in (phi.to_hat, phi.to_spatial, phi.enter, phi.leave):
+        with pytest.raises(ValueError, match="floating-point numbers, got torch"):
+            method(torch.ones(3, 3, dtype=dtype))
+
+
+def test_a_stored_transform_without_its_matrix_is_no_silent_identity():
+    assert HatTransform("data_driven", 3).enter(torch.randn(4, 3)).isnan().all()
+
+
+def test_the_matrix_is_the_models_own():
+    phi = HatTransform("dct", 3).double()
+    phi.matrix.add_(1)
+    torch.testing.assert_close(HatTransform("dct", 3).double().matrix, get_transform("dct", 3).matrix)

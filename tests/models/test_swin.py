@@ -242,6 +242,11 @@ def test_other_image_sizes_are_padded():
     torch.testing.assert_close(layer(x), layer(padded)[:, :3])
 
 
+@pytest.mark.parametrize(("kind", "options"), [("std", {}), ("tcp", {}), ("tcp", {"attention": "joint"})])
+def test_an_empty_batch(kind, options):
+    assert small(kind, **options)(torch.zeros(0, 3, 32, 32, dtype=F64)).shape == (0, 5)
+
+
 def test_a_segmenter_takes_it():
     backbone = small("tcp", num_classes=0).float()
     model = EncoderDecoder(backbone, Decoder(DecoderConfig(channels=(6, 6)), in_channels=48, num_classes=2), multiple=8)

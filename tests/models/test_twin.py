@@ -29,6 +29,7 @@ def test_equal_outputs(attention, domain, coupling):
         {"patch_embed": "t_linear", "transform": "haar", "qkv_bias": False},
         {"tube": 6, "num_heads": 2, "global_pool": "avg", "transform": "learned"},
         {"in_chans": 5, "num_classes": 0},
+        {"patch_embed": "t_linear", "embed_dim": 45, "num_heads": 3, "mlp_ratio": 2.8},
     ],
 )
 def test_equal_outputs_for_other_options(options):

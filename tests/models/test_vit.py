@@ -207,6 +207,8 @@ def test_the_same_seed_gives_the_same_model():
 def test_a_data_driven_transform_needs_its_data():
     with pytest.raises(ValueError, match=r"pass algebra.data_driven\(images\)"):
         tcpvit.create_model("tcp_vit_cifar", transform="data_driven")
+    with pytest.raises(ValueError, match=r"needs its matrix: pass the matrix itself"):
+        tcpvit.create_model("tcp_vit_cifar", transform="matrix")
     transform = tcpvit.algebra.data_driven(torch.rand(50, 3))
     model = tcpvit.create_model("tcp_vit_cifar", transform=transform)
     assert isinstance(model, VisionTransformer)
@@ -226,6 +228,27 @@ def test_precisions_and_layouts(kind):
     assert low.dtype == torch.bfloat16
     assert (low.float() - logits).abs().max() < 0.1
     assert (model.bfloat16()(images.bfloat16()).float() - logits).abs().max() < 0.1
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("options", [{"transform": "learned"}, {"coupling": "norm"}])
+def test_a_trained_model_in_half_precision(options, dtype):
+    model = tcpvit.create_model("tcp_vit_cifar", depth=1, **options).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+    images = torch.randn(2, 3, 32, 32)
+    logits = model(images)
+    low = model.to(dtype)(images.to(dtype))
+    assert low.dtype == dtype
+    assert (low.float() - logits).abs().max() < 0.1
+    low.square().sum().backward()
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("name", ["std_vit_cifar", "tcp_vit_cifar", "tcp_vit_cifar_plus"])
+def test_an_empty_batch(name):
+    assert tcpvit.create_model(name)(torch.zeros(0, 3, 32, 32)).shape == (0, 10)
 
 
 def test_gradients_of_each_sample_by_torch_func():

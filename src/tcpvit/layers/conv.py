@@ -28,7 +28,7 @@ def mix_maps(matrix: Tensor, x: Tensor) -> Tensor:
     """
     d = x.shape[1] // matrix.shape[1]
     # M ⊗ I as a 1×1 convolution: d times the products of a C×C matrix, but the channels of a pixel stay together.
-    filters = torch.kron(matrix, torch.eye(d, device=x.device, dtype=matrix.dtype))
+    filters = torch.kron(matrix.contiguous(), torch.eye(d, device=x.device, dtype=matrix.dtype))
     return F.conv2d(x, filters[:, :, None, None].to(x.dtype))
 
 

@@ -21,7 +21,7 @@ def patchify(images: Tensor, patch: int) -> Tensor:
     """
     B, C, H, W = images.shape
     grid = images.reshape(B, C, H // patch, patch, W // patch, patch)
-    return grid.permute(0, 2, 4, 3, 5, 1).reshape(B, -1, patch * patch, C)
+    return grid.permute(0, 2, 4, 3, 5, 1).flatten(3, 4).flatten(1, 2)
 
 
 def patchify_slices(images: Tensor, patch: int) -> Tensor:
@@ -32,7 +32,7 @@ def patchify_slices(images: Tensor, patch: int) -> Tensor:
     """
     B, C, H, W = images.shape
     grid = images.reshape(B, C, H // patch, patch, W // patch, patch)
-    return grid.permute(1, 0, 2, 4, 3, 5).reshape(C, B, -1, patch * patch)
+    return grid.permute(1, 0, 2, 4, 3, 5).flatten(4, 5).flatten(2, 3)
 
 
 class PatchEmbed(nn.Module):
@@ -142,5 +142,6 @@ class TokenEmbedding(nn.Module):
         prefix, positions = self.pos_embed.tensor_split([self.num_prefix_tokens], dim=-2)
         lead, d = positions.shape[:-2], positions.shape[-1]
         planes = positions.reshape(-1, *self.grid, d).permute(0, 3, 1, 2)  # (lead, d, h, w)
-        planes = F.interpolate(planes.float(), grid, mode="bicubic", antialias=True).to(positions.dtype)
+        wide = planes.to(torch.promote_types(planes.dtype, torch.float32))
+        planes = F.interpolate(wide, grid, mode="bicubic", antialias=True).to(positions.dtype)
         return torch.cat([prefix, planes.flatten(2).mT.reshape(*lead, -1, d)], dim=-2)

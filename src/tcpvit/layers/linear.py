@@ -131,11 +131,11 @@ class TubalLinear(nn.Module):
         self, in_features: int, out_features: int, tube: int, transform: TransformOf = "dct", *, bias: bool = True
     ):
         super().__init__()
+        attach_transform(self, transform, tube)
         for name, features in (("in_features", in_features), ("out_features", out_features)):
             if features % tube:
                 raise ValueError(f"{name}={features} is no multiple of the tube {tube}; choose a divisor of {features}")
         self.in_features, self.out_features, self.tube = in_features, out_features, tube
-        attach_transform(self, transform, tube)
         self.weight_hat = nn.Parameter(torch.empty(tube, in_features // tube, out_features // tube))
         self.bias = nn.Parameter(torch.empty(out_features)) if bias else None  # flat and spatial, as nn.Linear's
         self.reset_parameters()

@@ -43,9 +43,9 @@ class TLayerNorm(nn.Module):
         return self._scale(F.layer_norm(rows, (self.d,), eps=self.eps)).view(x_hat.shape)
 
     def _jointly(self, rows: Tensor) -> Tensor:
-        rows = rows.float() if rows.dtype == torch.bfloat16 else rows
-        variance, mean = torch.var_mean(rows, dim=(0, 2), correction=0, keepdim=True)  # (1, B·N, 1)
-        return self._scale((rows - mean) * torch.rsqrt(variance + self.eps))
+        wide = rows.to(torch.promote_types(rows.dtype, torch.float32))
+        variance, mean = torch.var_mean(wide, dim=(0, 2), correction=0, keepdim=True)  # (1, B·N, 1)
+        return self._scale((wide - mean) * torch.rsqrt(variance + self.eps)).to(rows.dtype)
 
     def _scale(self, normed: Tensor) -> Tensor:
         return normed if self.fused else torch.addcmul(self.bias_hat, normed, self.weight_hat)

@@ -18,6 +18,17 @@ from tcpvit.layers.kernels import tubes as kernel
 STORED = ("data_driven", "matrix")
 
 
+def matching(matrix: Tensor, x: Tensor) -> Tensor:
+    """The matrix in the precision of `x`: integers have none, and would round it to zeros and ones.
+
+    >>> matching(torch.ones(2, 2), torch.ones(2).double()).dtype
+    torch.float64
+    """
+    if not x.is_floating_point():
+        raise ValueError(f"a tube transform takes floating-point numbers, got {x.dtype}: give images as x / 255")
+    return matrix.to(x.dtype)
+
+
 def mix_slices(matrix: Tensor, x: Tensor) -> Tensor:
     """Σ_l M[k, l]·x_l for every k: (C', C) and (C, ...) -> (C', ...).
 
@@ -51,7 +62,7 @@ class HatTransform(nn.Module):
             raise ValueError(
                 f"layers compute with real numbers, but {found!r} is complex; take 'dct', 'haar' or another"
             )
-        self.is_orthogonal = found.is_orthogonal
+        self.is_orthogonal, self.scale = found.is_orthogonal, found.scale
         device = torch.get_default_device()
         self.learned = found.to(device) if isinstance(found, LearnedTransform) else None
         self._exact: tuple[Tensor, Tensor] | None = None
@@ -63,7 +74,9 @@ class HatTransform(nn.Module):
             self.name = str(transform)
             self._exact = (found.matrix, found.inverse_matrix)
         for name in ("matrix", "inverse_matrix"):
-            matrix = getattr(found, name).to(device, torch.get_default_dtype())
+            matrix = getattr(found, name).to(device, torch.get_default_dtype(), copy=True)
+            if stored:  # no name gives it: whoever loads no weights shall see NaN, not another transform
+                matrix = torch.full_like(matrix, torch.nan)
             self.register_buffer(name, matrix, persistent=not derived)
 
     def matrices(self) -> tuple[Tensor, Tensor]:
@@ -74,15 +87,15 @@ class HatTransform(nn.Module):
 
     def to_hat(self, x: Tensor) -> Tensor:
         """Slices first in the spatial domain -> slices first in the hat domain, (C, ...) both."""
-        return mix_slices(self.matrices()[0].to(x.dtype), x)
+        return mix_slices(matching(self.matrices()[0], x), x)
 
     def to_spatial(self, x_hat: Tensor) -> Tensor:
         """The inverse of `to_hat`."""
-        return mix_slices(self.matrices()[1].to(x_hat.dtype), x_hat)
+        return mix_slices(matching(self.matrices()[1], x_hat), x_hat)
 
     def enter(self, x: Tensor) -> Tensor:
         """(..., d, C) in the spatial domain -> (C, ..., d) in the hat domain."""
-        matrix = self.matrices()[0].to(x.dtype)
+        matrix = matching(self.matrices()[0], x)
         tubes = x.reshape(-1, self.tube)
         if kernel.is_fit(tubes, self.tube, kernel.WORTH_SPLITTING):
             return kernel.split_tubes(tubes, matrix).view(self.tube, *x.shape[:-1])
@@ -90,7 +103,7 @@ class HatTransform(nn.Module):
 
     def leave(self, x_hat: Tensor) -> Tensor:
         """(C, ..., d) in the hat domain -> (..., d, C) in the spatial domain."""
-        inverse = self.matrices()[1].to(x_hat.dtype)
+        inverse = matching(self.matrices()[1], x_hat)
         slices = x_hat.flatten(1)
         if kernel.is_fit(slices, self.tube, kernel.WORTH_JOINING):
             return kernel.join_tubes(slices, inverse).view(*x_hat.shape[1:], self.tube)
@@ -100,7 +113,9 @@ class HatTransform(nn.Module):
         """After a change of dtype or device take the matrices anew from float64, so that nothing is rounded twice."""
         super()._apply(fn, recurse)
         if self._exact is not None:
-            self.matrix, self.inverse_matrix = (m.to(self.matrix.device, self.matrix.dtype) for m in self._exact)
+            self.matrix, self.inverse_matrix = (
+                m.to(self.matrix.device, self.matrix.dtype, copy=True) for m in self._exact
+            )
         return self
 
     def extra_repr(self) -> str:

@@ -58,7 +58,7 @@ class Windows(nn.Module):
         C, B, H, W, _ = qkv.shape
         h, w = self.window
         down, across = H // h, W // w
-        parts = qkv.view(C, B, down, h, across, w, 3, num_heads, -1)
+        parts = qkv.view(C, B, down, h, across, w, 3, num_heads, qkv.shape[-1] // (3 * num_heads))
         # Windows stand where heads do, so that one mask serves the whole batch.
         if joint:
             q, k, v = parts.permute(6, 1, 2, 4, 7, 3, 5, 0, 8).flatten(7).flatten(5, 6).flatten(2, 4).unbind(0)
@@ -67,10 +67,10 @@ class Windows(nn.Module):
         mask = self._mask((H, W), num_heads).to(q.dtype)
         o = F.scaled_dot_product_attention(q, k, v, attn_mask=mask.unsqueeze(0), dropout_p=dropout)
         if joint:
-            o = o.view(B, down, across, num_heads, h, w, C, -1).permute(6, 0, 1, 4, 2, 5, 3, 7)
+            o = o.view(B, down, across, num_heads, h, w, C, parts.shape[-1]).permute(6, 0, 1, 4, 2, 5, 3, 7)
         else:
-            o = o.view(B, C, down, across, num_heads, h, w, -1).permute(1, 0, 2, 5, 3, 6, 4, 7)
-        return o.reshape(C, B, H, W, -1)
+            o = o.view(B, C, down, across, num_heads, h, w, parts.shape[-1]).permute(1, 0, 2, 5, 3, 6, 4, 7)
+        return o.reshape(C, B, H, W, qkv.shape[-1] // 3)
 
     def _mask(self, grid: Pair, num_heads: int) -> Tensor:
         """What is added to the scores: (slices·windows·heads, N, N); one slice for joint attention."""

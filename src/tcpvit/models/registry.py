@@ -94,7 +94,8 @@ def _name_transform(options: Mapping[str, Any]) -> tuple[dict[str, Any], Transfo
             label, given = getattr(value, "name", "matrix"), value
             named[key] = label if label in (*STORED, "learned") else "matrix"
         elif key == "transform" and value in STORED:
-            raise ValueError(f"transform={value!r} needs its matrix: pass algebra.{value}(images) or the matrix itself")
+            how = "algebra.data_driven(images) or the matrix itself" if value == "data_driven" else "the matrix itself"
+            raise ValueError(f"transform={value!r} needs its matrix: pass {how}")
     return named, given
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tcpvit.layers import Block, PatchEmbed, TAttention, TBlock, TLayerNorm, TMlp, TokenEmbedding, shuffle_slices
+from tcpvit.layers import Block, Mlp, PatchEmbed, TAttention, TBlock, TLayerNorm, TMlp, TokenEmbedding, shuffle_slices
 from tcpvit.models.vit import VisionTransformer
 
 
@@ -111,7 +111,8 @@ def _twin_block(block: TBlock) -> Block:
     attn, mlp = block.attn, block.mlp
     C, d, hidden = attn.tube, attn.qkv.d_in, mlp.fc1.d_out
     heads = attn.num_heads if attn.joint else C * attn.num_heads
-    twin: Any = Block(C * d, heads, mlp_ratio=hidden / d)
+    twin: Any = Block(C * d, heads)
+    twin.mlp = Mlp(C * d, C * hidden)
     twin.norm1, twin.norm2 = SliceLayerNorm(block.norm1), SliceLayerNorm(block.norm2)
     _fold(twin.attn.qkv, *_qkv_matrix(attn))
     _fold(twin.attn.proj, *_proj_matrix(attn))
