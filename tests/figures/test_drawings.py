@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 
 import numpy as np
@@ -101,3 +102,12 @@ def test_figures_leave_the_settings_of_others_alone():
     before = dict(matplotlib.rcParams)
     FIGURES["curves"]()
     assert dict(matplotlib.rcParams) == before
+
+
+def test_names_are_no_formulas():
+    name = "price_$_final_$.jpg"
+    for figure in (
+        draw_sheet([np.zeros((8, 8, 3))], [(name, name)]),
+        draw_labelled(np.zeros((8, 8, 3)), [name], [1.0], title=name),
+    ):
+        figure.savefig(io.BytesIO())

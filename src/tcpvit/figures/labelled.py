@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 CELL, CAPTION, GAP = 0.95, 0.32, 0.08  # inches
+PLAIN: dict[str, Any] = {"parse_math": False}  # files and classes may be called $_$
 SMALL = 100  # pixels: smaller pictures are enlarged pixel by pixel
 
 
@@ -38,8 +39,9 @@ def draw_sheet(pictures: Sequence[Any], captions: Sequence[tuple[str, str]], *, 
             panel.set_axis_off()
             _show(panel, picture)
             middle = (left + side / 2) / width
-            figure.text(middle, (bottom + side + 0.16) / height, first, ha="center", weight="bold")
-            figure.text(middle, (bottom + side + 0.04) / height, _shortened(second, 18), ha="center", fontsize=5.5)
+            figure.text(middle, (bottom + side + 0.16) / height, first, ha="center", weight="bold", **PLAIN)
+            below = (bottom + side + 0.04) / height
+            figure.text(middle, below, _shortened(second, 18), ha="center", fontsize=5.5, **PLAIN)
         return figure
 
 
@@ -55,11 +57,11 @@ def draw_labelled(picture: Any, labels: Sequence[str], probabilities: Sequence[f
         right.barh(rows, [1] * len(labels), 0.3, color=FAINT)
         right.barh(rows, probabilities, 0.3, color=BLUE)
         for row, label, probability in zip(rows, labels, probabilities, strict=True):
-            right.text(0, row - 0.24, _shortened(label, 24), weight="normal" if row else "bold")
+            right.text(0, row - 0.24, _shortened(label, 24), weight="normal" if row else "bold", **PLAIN)
             right.text(1, row - 0.24, f"{100 * probability:.1f} %", ha="right")
         right.set_xlim(0, 1)
         right.set_ylim(max(len(labels), 3) - 0.75, -0.6)
-        figure.suptitle(_shortened(title, 60), fontsize=8)
+        figure.suptitle(_shortened(title, 60), fontsize=8, **PLAIN)
         return figure
 
 

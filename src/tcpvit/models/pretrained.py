@@ -11,7 +11,7 @@ import torch
 from huggingface_hub import ModelHubMixin, hf_hub_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from tcpvit.layers.linear import TubalLinear
@@ -39,7 +39,7 @@ class Pretrained(ModelHubMixin, library_name="tcpvit", license="apache-2.0", tag
             return
         weights = {name: tensor.contiguous() for name, tensor in self.state_dict().items()}
         content = {"library": "tcpvit", "architecture": type(self).__name__, "options": self.config.to_dict()}
-        save_file(weights, save_directory / WEIGHTS, metadata={"format": "pt"})
+        (save_directory / WEIGHTS).write_bytes(save(weights, {"format": "pt"}))  # a full disk is an OSError here
         (save_directory / CONFIG).write_text(json.dumps(content, indent=2) + "\n")
 
     @classmethod

@@ -8,7 +8,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import save_file
+from safetensors.torch import save as save_bytes
 from torch import Tensor, nn
 
 from tcpvit.algebra.transforms import LearnedTransform
@@ -40,7 +40,7 @@ def save(model: nn.Module, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps(content, indent=2, default=_refuse)  # before the weights: it may be refused
     weights = {name: tensor.contiguous() for name, tensor in _once(model).items()}
-    save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
+    (folder / WEIGHTS).write_bytes(save_bytes(weights, {"format": "pt"}))  # a full disk is an OSError here
     (folder / CONFIG).write_text(text + "\n")
 
 
