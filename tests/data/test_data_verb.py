@@ -80,10 +80,23 @@ def test_show_of_a_folder(tmp_path, capsys, monkeypatch):
     assert (tmp_path / "mine.png").is_file()
 
 
+def test_options_of_the_set_as_in_training(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_masks(tmp_path / "mine", {f"p{i}": 255 * (stripes() > 0) for i in range(10)})
+    refused, _, err = run(capsys, "check", "folder:mine")
+    words = ["--set", "data.options.mask_values={0: 0, 255: 1}"]
+    assert refused == 1
+    assert words[1] in err
+    assert run(capsys, "check", "folder:mine", *words)[0] == 0
+    assert run(capsys, "show", "folder:mine", *words)[0] == 0
+
+
 @pytest.mark.parametrize(
     ("args", "complaint"),
     [
         (["check"], "which set"),
+        (["show", "digits-on-photos", "--set", "level=hard"], "is data.options.KEY=VALUE, got 'level=hard'"),
+        (["show", "digits-on-photos", "--set", "data.options.level={"], "is no valid YAML value"),
         (["check", "digits-on-photos"], "nothing to check"),
         (["check", "cifar11"], "did you mean 'cifar10'"),
         (["check", "stl10"], "stl10 is not in"),

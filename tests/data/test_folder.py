@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 from published import write_classes, write_masks
 
-from tcpvit.data import Batches, ImageSet, PictureFiles, folder, load_dataset
+from tcpvit.data import Augment, Batches, ImageSet, PictureFiles, folder, load_dataset
 
 
 def load(path, **options):
@@ -306,6 +306,19 @@ def test_streamed_is_what_is_in_memory(tmp_path):
     for (a, la), (b, lb) in zip(Batches(streamed.train, 6, workers=0), Batches(kept.train, 6), strict=True):
         assert torch.equal(a, b)
         assert torch.equal(la, lb)
+
+
+@pytest.mark.parametrize("fit", ["crop", "squash"])
+def test_streamed_crops_lie_where_those_in_memory_do(tmp_path, fit):
+    ramp = np.broadcast_to(np.linspace(0, 255, 48, dtype=np.uint8)[None, :, None], (16, 48, 3))
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        for i in range(5):
+            Image.fromarray(np.ascontiguousarray(ramp)).save(tmp_path / name / f"{i}.png")
+    zoomed = Augment(zoom=0.5)
+    sets = (load(tmp_path, stream=stream, fit=fit, image_size=16).train for stream in (True, False))
+    streamed, kept = (next(iter(Batches(data, 8, augment=zoomed, workers=0)))[0] for data in sets)
+    assert (streamed - kept).abs().max() < 0.1 * (kept.max() - kept.min())
 
 
 @pytest.mark.parametrize("options", [{"fit": "stretch"}, {"on_bad": "ignore"}])

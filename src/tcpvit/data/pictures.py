@@ -213,14 +213,12 @@ def mask_table(classes: int, values: dict[int, int] | None = None) -> np.ndarray
 def _box(picture: Image.Image, fit: Fit, crop: Tensor | None) -> Box:
     """The part of the picture to keep, in pixels: left, top, right, bottom."""
     width, height = picture.size
-    if crop is not None:
-        left, top, right, bottom = crop_boxes(crop[None], width, height)[0].tolist()
-        return left * width, top * height, right * width, bottom * height
-    if fit == "squash":
-        return 0, 0, width, height
-    side = min(width, height)
-    left, top = (width - side) / 2, (height - side) / 2
-    return left, top, left + side, top + side
+    wide, high = (width, height) if fit == "squash" else (min(width, height),) * 2
+    x, y = (width - wide) / 2, (height - high) / 2
+    if crop is None:
+        return x, y, x + wide, y + high
+    left, top, right, bottom = crop_boxes(crop[None], 1, 1)[0].tolist()  # of the square that it becomes
+    return x + left * wide, y + top * high, x + right * wide, y + bottom * high
 
 
 def _to_square(picture: Image.Image, size: int, box: Box, how: Image.Resampling = BILINEAR) -> Image.Image:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from tcpvit.data import cifar10, digits_on_photos, files, folder, oxford_pet, stl10, svhn
 from tcpvit.data.files import data_root
@@ -67,6 +67,12 @@ def load_dataset(
     if val_fraction and "val_fraction" not in accepted:
         splits = _hold_out(splits, val_fraction, seed, stratified)
     return _shrink(splits, train_size, val_size, seed, stratified)
+
+
+def option_hints(name: str) -> dict[str, Any]:
+    """The types of the options that `load_dataset` takes for this set."""
+    own = digits_on_photos.load if name == BUILT_IN else folder.load if name.startswith(FOLDER) else None
+    return get_type_hints(load_dataset) | get_type_hints(own or get_source(name).load)
 
 
 def get_source(name: str) -> Source:

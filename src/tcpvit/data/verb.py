@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json as json_module
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
+
+import yaml
 
 from tcpvit.data.contact_sheet import contact_sheet
 from tcpvit.data.files import FileCheck
@@ -20,6 +23,8 @@ from tcpvit.data.registry import (
 )
 from tcpvit.tables import Bytes, Table, show
 
+OPTION = "data.options."
+
 
 def data(
     action: Literal["list", "download", "check", "show"] = "list",
@@ -30,6 +35,7 @@ def data(
     part: Literal["train", "val", "test"] = "train",
     task: str = "",
     level: str = "",
+    set: list[str] = [],  # noqa: B006 (typer copies it)
     extra: bool = False,
     json: bool = False,
 ) -> Any:
@@ -43,6 +49,7 @@ def data(
         part: the part that `show` draws from.
         task: of digits-on-photos, classification or segmentation.
         level: of digits-on-photos, easy or hard.
+        set: data.options.KEY=VALUE, an option of the set for `show` and `check`, as in training; may be repeated.
         extra: download SVHN's 1.3 GB of extra digits too.
         json: print JSON instead of a table.
 
@@ -52,6 +59,7 @@ def data(
         tcpvit data check cifar10 --data-root ~/data
         tcpvit data show digits-on-photos --level hard --out sheet.png
         tcpvit data show folder:my_pictures
+        tcpvit data show folder:my_masks --set 'data.options.mask_values={0: 0, 255: 1}'
     """
     if action == "list":
         return _list(data_root, json)
@@ -60,8 +68,8 @@ def data(
     if action == "download":
         return _download(name, data_root, extra, json)
     if action == "check":
-        return _check(name, data_root, json)
-    options = {key: value for key, value in {"task": task, "level": level}.items() if value}
+        return _check(name, data_root, _parsed(set), json)
+    options = _parsed(set) | {key: value for key, value in {"task": task, "level": level}.items() if value}
     return _show(name, data_root, part, out, options, json)
 
 
@@ -87,8 +95,22 @@ def _download(name: str, root: str, extra: bool, json: bool) -> dict[str, str]:
     return result
 
 
-def _check(name: str, root: str, json: bool) -> list[FileCheck]:
-    checks = _check_folder(name) if name.startswith(FOLDER) else _check_source(name, root)
+def _parsed(words: Sequence[str]) -> dict[str, Any]:
+    """`data.options.KEY=VALUE` as `tcpvit train --set` takes them."""
+    options = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or not key.startswith(OPTION):
+            raise ValueError(f"an option of the set is {OPTION}KEY=VALUE, got {word!r}")
+        try:
+            options[key.removeprefix(OPTION).strip()] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise ValueError(f"{value!r} is no valid YAML value, in {word!r}") from None
+    return options
+
+
+def _check(name: str, root: str, options: dict[str, Any], json: bool) -> list[FileCheck]:
+    checks = _check_folder(name, options) if name.startswith(FOLDER) else _check_source(name, root)
     table = Table("check", f"Check of {name}", ["file", "good", "found"])
     for check in checks:
         table.add(check.file, check.ok, check.detail)
@@ -104,9 +126,9 @@ def _check_source(name: str, root: str) -> list[FileCheck]:
     return get_source(name).check(find_dataset(name, root or None))
 
 
-def _check_folder(name: str) -> list[FileCheck]:
+def _check_folder(name: str, options: dict[str, Any]) -> list[FileCheck]:
     """Read every picture, and name those that cannot be used."""
-    splits = load_dataset(name, on_bad="skip", image_size=32, stream=False)
+    splits = load_dataset(name, **options | {"on_bad": "skip", "image_size": 32, "stream": False})
     counts = [
         FileCheck(part, True, f"{len(pictures):,} pictures, {pictures.task} in {len(pictures.classes)} classes")
         for part, pictures in splits.parts().items()
