@@ -78,6 +78,14 @@ def test_a_damaged_last_one_falls_back_and_says_so(tmp_path):
     assert [path.name for path in list_checkpoints(tmp_path)] == [f"step-000000{n}.safetensors" for n in (10, 20)]
 
 
+def test_all_damaged_is_said(tmp_path):
+    write(tmp_path, 10)
+    checkpoint_path(tmp_path, 10).write_bytes(b"not much")
+    said: list[str] = []
+    assert read_latest(tmp_path, said.append) is None
+    assert said[0].endswith("set aside; none is left")
+
+
 def test_none_left_is_none(tmp_path):
     assert read_latest(tmp_path, print) is None
 

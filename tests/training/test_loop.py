@@ -180,6 +180,14 @@ def test_checkpoints_are_kept_by_number(recipe, splits, tmp_path):
     assert kept == [f"step-0000000{step}.safetensors" for step in (7, 8, 9)]
 
 
+def test_a_new_best_is_in_a_checkpoint_too(recipe, splits, tmp_path):
+    """Else a run that goes on from an older one would not know whose weights `best` holds."""
+    recipe = recipe.override(["schedule.epochs=3", "checkpoints.every_epochs=3", "optimizer.lr=0"])
+    train(recipe, tmp_path / "run", splits=splits)  # which learns nothing: the first epoch stays the best
+    kept = [path.name for path in list_checkpoints(tmp_path / "run" / "checkpoints")]
+    assert kept == [f"step-0000000{step}.safetensors" for step in (3, 9)]
+
+
 def test_a_seed_is_a_run(recipe, splits, tmp_path):
     found = []
     for number, seed in enumerate((0, 0, 1)):
@@ -267,6 +275,25 @@ def test_or_skips_the_step(recipe, splits, tmp_path):
     assert all(torch.isfinite(p).all() for p in result.model.parameters())
 
 
+class Spoilt(nn.Module):
+    """Its batch norm sees an infinite picture at the second call of training."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.linear, self.calls = nn.BatchNorm1d(3), nn.Linear(3, 3), itertools.count()
+
+    def forward(self, x):
+        bad = self.training and next(self.calls) == 1
+        return self.linear(self.norm(x.mean((2, 3)) + (float("inf") if bad else 0.0)))
+
+
+def test_a_skipped_step_leaves_no_trace_in_batch_norm(recipe, splits, tmp_path):
+    recipe = recipe.override(["optimizer.accumulate=1", "optimizer.on_nonfinite=skip"])
+    result = train(recipe, tmp_path / "run", splits=splits, model=Spoilt(), report=Listener())
+    assert result.history[-1]["skipped"] == 1
+    assert all(buffer.isfinite().all() for buffer in result.model.buffers())
+
+
 def test_but_not_for_ever(recipe, splits, tmp_path, monkeypatch):
     monkeypatch.setattr("tcpvit.training.loop.PATIENCE_WITH_NANS", 3)
     recipe = recipe.override(["optimizer.accumulate=1", "optimizer.on_nonfinite=skip"])
@@ -280,6 +307,8 @@ def test_but_not_for_ever(recipe, splits, tmp_path, monkeypatch):
         (["model.options.img_size=64"], r"takes pictures of 64×64, but those of made/0 have 32×32; resize .*=64, or"),
         (["model.options.in_chans=1"], r"takes 1 channels, but the pictures of made/0 have 3; .*in_chans=3"),
         (["model.options.num_classes=2"], r"num_classes is 2, but made/0 has 3 classes; leave it out"),
+        (["model.options.depth=abc"], r"model.options.depth should be a whole number, got 'abc'"),
+        (["model.options.img_size=abc"], r"model.options.img_size should be .*, got 'abc'"),
         (["model.options.dept=2"], r"'dept' is no option of ViTConfig; did you mean 'depth'"),
         (["model.name=tcp_vit_cifra"], r"no model is called 'tcp_vit_cifra'; did you mean 'tcp_vit_cifar'"),
         (["precision=float16"], r"precision=float16 needs a CUDA GPU, this run is on cpu; take bfloat16 or float32"),

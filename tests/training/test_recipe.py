@@ -90,6 +90,7 @@ def test_every_key_can_be_overridden_with_its_own_value(key):
         ("optimizer.slice_lr_scale=cube", "slice_lr_scale should be a number or one of none, sqrt, full, got 'cube'"),
         ("optimizer.betas=[0.9]", "optimizer.betas should be a list of 2, got [0.9]"),
         ("data.image_size=big", "data.image_size should be a whole number or null, got 'big'"),
+        ("data.image_size=0", "data.image_size is at least 1, got 0"),
         ("augment.flip=2", "augmentation flip should lie between 0 and 1, got 2.0"),
         ("checkpoints.keep=1", "checkpoints.keep is at least 2, got 1"),
         ("optimizer.ema=1", "optimizer.ema lies in [0, 1), got 1.0"),

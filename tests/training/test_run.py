@@ -7,9 +7,11 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
+from small_runs import make_set
 
 from tcpvit.training import resume, train
 from tcpvit.training.run import RunFolder
@@ -77,7 +79,7 @@ def test_a_run_can_be_made_longer(recipe, splits, tmp_path):
     assert longer.recipe.schedule.epochs == 4
 
 
-@pytest.mark.parametrize("word", ["seed=3", "data.batch_size=8", "model.name=std_vit_cifar"])
+@pytest.mark.parametrize("word", ["seed=3", "seed = 3", "data.batch_size=8", "model.name=std_vit_cifar"])
 def test_but_keeps_its_model_data_and_seed(recipe, splits, tmp_path, word):
     train(recipe, tmp_path / "run", splits=splits)
     with pytest.raises(ValueError, match="a run that has begun keeps its model, data and seed"):
@@ -87,6 +89,15 @@ def test_but_keeps_its_model_data_and_seed(recipe, splits, tmp_path, word):
 def test_the_data_may_have_moved(recipe, splits, tmp_path):
     train(recipe, tmp_path / "run", splits=splits)
     assert resume(tmp_path / "run", splits=splits, overrides=["data.root=elsewhere"]).recipe.data.root == "elsewhere"
+
+
+def test_but_not_have_changed(recipe, splits, tmp_path):
+    train(recipe, tmp_path / "run", splits=splits)
+    before = (tmp_path / "run" / "data.json").read_bytes()
+    more = replace(splits, train=make_set(44, 0))
+    with pytest.raises(ValueError, match=r"not those that .* began with .*: some were added or removed"):
+        resume(tmp_path / "run", splits=more, overrides=["schedule.epochs=4"])
+    assert (tmp_path / "run" / "data.json").read_bytes() == before
 
 
 def test_there_is_nothing_to_resume(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from PIL import Image
 
 from tcpvit import cli
 from tcpvit.training import load_trained
@@ -46,6 +47,33 @@ def test_train_evaluate_and_the_same_numbers(run, tmp_path):
     assert json.loads(folder[1])["loss"] == found["loss"]
 
 
+def write_pictures(folder, numbers) -> None:
+    """Wide pictures of two classes; which one it is shows outside of the middle square."""
+    for name, shade in (("dark", 0), ("light", 255)):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        for number in numbers:
+            picture = Image.new("RGB", (96, 32), (shade, shade, number))
+            picture.paste((99, 99, 99), (32, 0, 64, 32))
+            picture.save(folder / name / f"{number}.png")
+
+
+def test_a_folder_is_measured_as_it_was_seen_in_training(run, tmp_path):
+    write_pictures(tmp_path / "mine", range(20))
+    write_pictures(tmp_path / "other", range(30, 40))
+    words = ["data.options={fit: squash}", "schedule.epochs=8", "augment.erase=0", "augment.mixup=0"]
+    sets = [word for each in (*words, "data.image_size=32", "optimizer.ema=0") for word in ("--set", each)]
+    assert run("train", "small.yaml", "--set", "data.name=folder:mine", *sets, "--name", "a", "--quiet")[0] == 0
+    code, out, _ = run("eval", "runs/a", "--dataset", "folder:other", "--json")
+    assert (code, json.loads(out)["top1"]) == (0, 1.0)
+    assert json.loads(run("eval", "runs/a", "--json")[1])["notes"] == []
+    write_pictures(tmp_path / "mine", range(20, 24))
+    (note,) = json.loads(run("eval", "runs/a", "--json")[1])["notes"]
+    assert note == "these are not the pictures of runs/a/data.json: some may have been trained on"
+    code, _, err = run("train", "--resume", "runs/a", "--set", "schedule.epochs=9")
+    assert code == 1
+    assert "the pictures are not those that runs/a began with" in err
+
+
 def test_json_is_alone_on_stdout(run):
     code, out, err = run("train", "small.yaml", "--name", "b", "--json", "--set", "schedule.epochs=1")
     assert code == 0
@@ -78,6 +106,12 @@ def test_a_preset_is_measured_untrained(run):
         (["train", "none.yaml"], "No such file or directory: none.yaml"),
         (["train", "demo", "--set", "learning_rate=1"], "a recipe has no key 'learning_rate'"),
         (["train", "demo", "--set", "model.options.img_size=64"], "those of digits-on-photos/train have 32×32; resize"),
+        (["train", "demo", "--set", "data.options.sizes=64"], "data.options.sizes should be "),
+        (["train", "demo", "--set", "data.options.train_size=abc"], "train_size should be a whole number or null"),
+        (
+            ["train", "demo", "--set", "data.options.stratified=maybe"],
+            "stratified should be true or false",
+        ),
         (["train", "demo", "--set", "data.name=cifar11"], "did you mean 'cifar10'?"),
         (["train", "paper-classification", "--set", "data.root=empty"], "empty"),
         (["eval", "runs/none", "--dataset", "cifar10"], "'runs/none' is no run folder, no saved model and no preset"),

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import is_dataclass
+from typing import Any, cast, get_type_hints
 
 import torch
 from torch import nn
 
 from tcpvit import algebra
 from tcpvit.data import Batches, Pictures, Splits, load_dataset
+from tcpvit.data.registry import option_hints
 from tcpvit.models import SegmenterConfig, create_model, model_config
 from tcpvit.training.recipe import DataRecipe, Recipe
+from tcpvit.training.typed import typed
 
 LOOKED_AT = 10_000  # pictures that a data-driven transform is computed from
 
@@ -21,12 +24,14 @@ def load_splits(data: DataRecipe) -> Splits:
     for key in ("name", "root", "image_size"):
         if key in data.options:
             raise ValueError(f"data.options.{key} should be data.{key}")
-    return load_dataset(data.name, data.root, image_size=data.image_size, **data.options)
+    hints = option_hints(data.name)
+    options = {k: typed(v, hints[k], f"data.options.{k}") if k in hints else v for k, v in data.options.items()}
+    return load_dataset(data.name, data.root, image_size=data.image_size, **options)
 
 
 def build_model(recipe: Recipe, train: Pictures) -> nn.Module:
     """The recipe's model for the classes and pictures of `train`, with weights drawn by the recipe's seed."""
-    options = dict(recipe.model.options)
+    options = typed_options(recipe.model.options, type(model_config(recipe.model.name)), "model.options")
     config = model_config(recipe.model.name, **options)
     classes = options.setdefault("num_classes", len(train.classes))
     if classes != len(train.classes):
@@ -37,6 +42,20 @@ def build_model(recipe: Recipe, train: Pictures) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)
         return create_model(recipe.model.name, **_with_transforms(options, train, config.tube_length))
+
+
+def typed_options(options: Mapping[str, Any], config: type, key: str) -> dict[str, Any]:
+    """Options as the fields of `config` declare them; one that it lacks is left for it to refuse."""
+    hints = get_type_hints(config)
+    found = {}
+    for name, value in options.items():
+        hint = hints.get(name, Any)
+        if isinstance(value, Mapping) and is_dataclass(hint):
+            found[name] = typed_options(value, cast(type, hint), f"{key}.{name}")
+        else:
+            free = hint is Any or is_dataclass(hint) or name == "coupling"  # which may be written in several ways
+            found[name] = value if free else typed(value, hint, f"{key}.{name}")
+    return found
 
 
 def check_fit(name: str, config: Any, data: Pictures) -> None:

@@ -58,7 +58,7 @@ def read_checkpoint(path: Path) -> Content:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-    except (SafetensorError, OSError) as error:
+    except SafetensorError as error:
         raise ValueError(f"{path} is damaged ({error})") from error
     text = metadata.get("state", "")
     if metadata.get("sha256") != _digest(tensors, text):
@@ -87,7 +87,7 @@ def read_latest(folder: Path, say: Callable[[str], None]) -> Content | None:
             return read_checkpoint(path)
         except ValueError as error:
             path.rename(path.with_name(f"{path.name}.damaged"))
-            say(f"{error} and set aside; taking the one before")
+            say(f"{error} and set aside; {'taking the one before' if list_checkpoints(folder) else 'none is left'}")
     return None
 
 

@@ -100,7 +100,7 @@ def resume(
     run = RunFolder(folder)
     overrides = list(overrides)
     for word in overrides:
-        key = word.partition("=")[0]
+        key = word.partition("=")[0].strip()
         if key.partition(".")[0] in FIXED and key not in FREE:
             raise ValueError(f"a run that has begun keeps its model, data and seed, got {word!r}; begin a new run")
     with join() as world:
@@ -163,7 +163,7 @@ def _run(run: RunFolder, recipe: Recipe, parts: _Parts, report: Silent, task: Ta
         stack.callback(report.stop)
         restore(trainer, report)
         if world.is_main:
-            run.write_json("data.json", splits.indices())
+            run.keep_data(splits.indices())
             run.note_session(device, trainer.state.step, world.size)
         report.start(_about(trainer, splits), trainer.state)
         try:

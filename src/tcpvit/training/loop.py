@@ -112,6 +112,7 @@ class Trainer:
         set_lr(self.optimizer, lr_factor(state.step, len(self.batches), self.recipe.schedule))
         seed_step(self.recipe.seed, state.step, world.rank)
         self.optimizer.zero_grad(set_to_none=True)
+        buffers = [b.clone() for b in self.model.buffers()] if options.on_nonfinite == "skip" else []
         weight = world.add_up(self.task.weight(targets)).clamp(min=1)  # a batch of nothing but border has none
         loss, hits = torch.zeros((), device=self.device), torch.zeros((), device=self.device)
         pieces = self.pieces(images, targets)
@@ -134,6 +135,8 @@ class Trainer:
                 self.ema.update(self.model, state.step)
         else:
             numbers[0] = numbers[1] = numbers[4] = 0.0
+            for buffer, before in zip(self.model.buffers(), buffers, strict=True):
+                buffer.copy_(before)  # BatchNorm's statistics have seen the step that is left out
         self.scaler.update()
         state.step += 1
         return numbers[0], numbers[1], numbers[4], numbers[2]
@@ -169,7 +172,7 @@ class Trainer:
             if state.gradients:
                 self.run.write_rows("gradients.csv", state.gradients)
             self.events.add(row)
-        if state.epoch % recipe.checkpoints.every_epochs == 0 or self.finished:
+        if is_best or state.epoch % recipe.checkpoints.every_epochs == 0 or self.finished:
             self.save()
         self.report.epoch(row, is_best)
 

@@ -118,6 +118,7 @@ class Recipe:
         for key, low, value in (
             ("seed", 0, self.seed),
             ("data.batch_size", 1, self.data.batch_size),
+            ("data.image_size", 1, 1 if self.data.image_size is None else self.data.image_size),
             ("data.eval_batch_size", 1, self.data.eval_batch_size),
             ("optimizer.lr", 0, self.optimizer.lr),
             ("optimizer.weight_decay", 0, self.optimizer.weight_decay),

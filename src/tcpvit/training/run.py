@@ -89,6 +89,15 @@ class RunFolder:
         """What `write_json` wrote."""
         return read_json(self.path / name)
 
+    def keep_data(self, indices: dict[str, Any]) -> None:
+        """Write data.json, which a run that goes on must find again: other pictures would mix training and test."""
+        if (self.path / "data.json").is_file() and self.read_json("data.json") != indices:
+            raise ValueError(
+                f"the pictures are not those that {self} began with (its data.json): some were added or removed, so "
+                f"that the held-out part is another one; bring them back, or begin a new run"
+            )
+        self.write_json("data.json", indices)
+
     def read_metrics(self) -> list[Row]:
         """A row for each epoch, without the columns that it leaves empty."""
         rows = csv.DictReader((self.path / "metrics.csv").read_text(encoding="utf-8").splitlines())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -19,6 +19,8 @@ def typed(value: Any, hint: Any, key: str) -> Any:
     Traceback (most recent call last):
     ValueError: optimizer.lr should be a number, got 'fast'
     """
+    if hint is Any:
+        return value
     if is_dataclass(hint):
         return _dataclass(value, hint, key)
     origin = get_origin(hint)
@@ -26,6 +28,11 @@ def typed(value: Any, hint: Any, key: str) -> Any:
         return _first_that_fits(value, get_args(hint), key)
     if origin is Literal:
         return _choice(value, get_args(hint), key)
+    if origin is Sequence:  # of any length
+        return list(_tuple(value, (*get_args(hint), Ellipsis), key))
+    if origin is dict and isinstance(value, dict) and get_args(hint):
+        of_key, of_value = get_args(hint)
+        return {typed(k, of_key, f"a key of {key}"): typed(v, of_value, f"{key}[{k}]") for k, v in value.items()}
     if origin is tuple:
         return _tuple(value, get_args(hint), key)
     return _scalar(value, origin or hint, key)
@@ -58,6 +65,8 @@ def _choice(value: Any, choices: tuple[Any, ...], key: str) -> Any:
 
 
 def _tuple(value: Any, hints: tuple[Any, ...], key: str) -> Any:
+    if hints[-1] is Ellipsis and isinstance(value, list | tuple):
+        hints = hints[:1] * len(value)
     if not isinstance(value, list | tuple) or len(value) != len(hints):
         raise ValueError(f"{key} should be a list of {len(hints)}, got {value!r}")
     return tuple(typed(item, hint, f"{key}[{i}]") for i, (item, hint) in enumerate(zip(value, hints, strict=True)))

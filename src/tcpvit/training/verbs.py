@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+from tcpvit.data import Splits
 from tcpvit.models import list_models
 from tcpvit.models.zoo import pretrained_folder
 from tcpvit.tables import Table, show
@@ -109,7 +110,7 @@ def measure(
         target: a run folder, a folder written by save_pretrained, or a preset (untrained unless its weights come with
             the package).
         dataset: a set, as for training; needed unless TARGET is a run.
-        part: which part of the set.
+        part: which part of the set; a folder: without test/ and val/ has its held-out fifth for both.
         weights: of a run, those of its best or its last epoch.
         pretrained: TARGET is a preset, and an error if its weights do not come with the package.
         set: KEY=VALUE, a change to the data or device keys of the recipe; may be repeated.
@@ -146,7 +147,7 @@ def measure(
         metrics = evaluate(trained.model.to(device), batches, task, device, recipe.precision, world)
         seconds = time.monotonic() - begin
     found = {"model": trained.name, "data": data.source, "pictures": len(data), "seconds": round(seconds, 3)}
-    found |= {"notes": _notes(trained, data.classes), **to_json(metrics)}
+    found |= {"notes": _notes(trained, data.classes) + _other_pictures(target, recipe, splits), **to_json(metrics)}
     if not world.is_main:
         return found
     if json:
@@ -229,7 +230,19 @@ def _recipe_for(trained: Trained, dataset: str | None) -> Recipe:
     if dataset == recipe.data.name:
         return recipe
     size = recipe.data.image_size or trained.side
-    return replace(recipe, data=DataRecipe(name=dataset, root=recipe.data.root, image_size=size))
+    fit = (trained.preprocessing or {}).get("fit")
+    options = {"fit": fit} if fit and dataset.startswith("folder:") else {}
+    return replace(recipe, data=DataRecipe(name=dataset, root=recipe.data.root, options=options, image_size=size))
+
+
+def _other_pictures(target: str, recipe: Recipe, splits: Splits) -> list[str]:
+    """A note if the set of the run is not what it was: what is held out now may have been trained on."""
+    run = RunFolder(target)
+    if not run.exists or run.recipe().data.name != recipe.data.name or not (run.path / "data.json").is_file():
+        return []
+    if run.read_json("data.json") == splits.indices():
+        return []
+    return [f"these are not the pictures of {run}/data.json: some may have been trained on"]
 
 
 def _notes(trained: Trained, classes: tuple[str, ...]) -> list[str]:
