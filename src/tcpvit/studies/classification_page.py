@@ -156,7 +156,8 @@ def _lines(records: list[Record], folder: str, times: dict[str, float], drawn: I
             "First the finalists, over the seeds that all of them have, with the deviation if there are several; then "
             "the models of the two tables above, at their own rate where that was run, else at the common one; last "
             "all models of the short runs, on held-out training pictures, at the best rate tried. The order changes "
-            "with the length of training: the first row counts, and where it has one seed, the table of finalists."
+            "with the length of training: the first row counts, and where it has one seed, the table of finalists. "
+            "Deeper networks, of other runs, have a table of their own below."
         )
         yield ""
         about = " “plus” and “wide” are our presets, and points without a name the other models of the study."
@@ -249,14 +250,13 @@ def _times(path: Path) -> dict[str, float]:
 
 
 def _frontier(records: list[Record], times: dict[str, float]) -> Figure | None:
-    """Finalists; every model of 12 epochs at its own rate if that was run, else at the common one; what chose."""
+    """Finalists; every model of 12 epochs at its own rate if that was run, else at the common one; all short runs."""
     final = on_common_seeds(settled(group(records, "final"), judges(records)))
     own = at_own_rate(records)
     gap = by_model(group(records, "gap")) | {runs[0]["name"]: runs for runs in own.values()}
-    deep = settled(group(records, "depth"), short_runs(records))
     names = {own[model][0]["name"] if model in own else model: said for model, said in SHORT.items()}
     rows: dict[str, dict[str, Point]] = {}
-    for runs, named in ((final, SHORT), (gap, names), (deep, SHORT), (best_ways(short_runs(records)), SHORT)):
+    for runs, named in ((final, SHORT), (gap, names), (best_ways(short_runs(records)), SHORT)):
         if runs:
             one = next(iter(runs.values()))[0]
             title = f"{one['measured_on'].split()[0]} top-1 (%), {one['epochs']} epochs"
