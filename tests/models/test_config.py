@@ -36,6 +36,8 @@ def test_json_round_trip():
         ("std_vit_cifar", {"num_heads": 5}, "num_heads=5 does not divide the width 48"),
         ("std_vit_cifar", {"attention": "joint"}, "attention is an option of TCP models"),
         ("std_vit_cifar", {"patch_embed": "none"}, "a standard ViT has patch_embed='linear'"),
+        ("tcp_vit_cifar", {"mlp_ratio": -1}, "mlp_ratio=-1 leaves no hidden feature of d=16"),
+        ("tcp_vit_cifar", {"coupling": 5}, "coupling is a word such as 'mix'"),
         ("tcp_vit_cifar", {"attention": "join"}, "did you mean 'joint'"),
         ("tcp_vit_cifar", {"global_pool": "max"}, "global_pool='max' is unknown"),
         ("tcp_vit_cifar", {"coupling": ("mixx",)}, "no coupling is written 'mixx'"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -167,6 +167,8 @@ def check_common(config: Any) -> None:
         raise ValueError(
             f"the tube {config.tube_length} does not divide the width {config.width}; take one of {divisors}"
         )
+    if int(config.mlp_ratio * config.d) < 1:
+        raise ValueError(f"mlp_ratio={config.mlp_ratio} leaves no hidden feature of d={config.d}; take a larger one")
 
 
 def check_keys(options: Mapping[str, Any], config_class: type) -> None:
@@ -203,4 +205,6 @@ def as_words(coupling: Any) -> tuple[str, ...]:
     """A coupling as strings, however it was written."""
     if coupling is None or coupling in ("", "none"):
         return ()
+    if not isinstance(coupling, str | Iterable):
+        raise ValueError(f"coupling is a word such as 'mix', or several joined by '+', got {coupling!r}")
     return tuple(coupling.split("+")) if isinstance(coupling, str) else tuple(coupling)
