@@ -21,6 +21,7 @@ CONFIGS = {
     "tcp": SegmenterConfig(TCP, DecoderConfig("tcp", channels=(9, 6, 6))),
     "tcp mix": SegmenterConfig(TCP, DecoderConfig("tcp", channels=(9, 6), coupling=("mix", "shuffle"))),
     "tcp spatial": SegmenterConfig(TCP, DecoderConfig("tcp", channels=(9, 6, 6), activation_domain="spatial")),
+    "tcp learned": SegmenterConfig(TCP, DecoderConfig("tcp", channels=(9, 6, 6), transform="learned")),
     "tcp decoder of a std backbone": SegmenterConfig(STD, DecoderConfig("tcp", channels=(8, 4), tube=4)),
 }
 

@@ -133,6 +133,13 @@ def test_a_timm_model_says_its_own_input():
     assert count_flops(model, image_size=3) == 2 * 4 * 4 * 12
 
 
+def test_a_timm_model_may_be_built_for_other_pictures_than_its_weights():
+    repair_torchvision()
+    timm = pytest.importorskip("timm")
+    model = timm.create_model("vit_tiny_patch16_224", img_size=64, in_chans=4, depth=1)
+    assert count_flops(model) == count_flops(model, torch.zeros(1, 4, 64, 64))
+
+
 def test_the_input_has_the_precision_of_the_model():
     assert count_flops(create_model("tcp_vit_cifar").double()) == count_flops(create_model("tcp_vit_cifar"))
     assert count_flops(create_model("tcp_vit_cifar").bfloat16()) == count_flops(create_model("tcp_vit_cifar"))

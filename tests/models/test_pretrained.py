@@ -1,9 +1,11 @@
 """Saving and loading: what goes in comes out, and what is damaged or foreign is named."""
 
+import inspect
 import json
 
 import pytest
 import torch
+from huggingface_hub import hf_hub_download
 
 import tcpvit
 from tcpvit.models import VisionTransformer
@@ -118,6 +120,16 @@ def test_push_to_hub_uploads_weights_and_config(monkeypatch):
 
 
 def test_a_model_of_the_hub_is_fetched_file_by_file(saved, monkeypatch):
-    monkeypatch.setattr("tcpvit.models.pretrained.hf_hub_download", lambda repo, name, **_: str(saved / name))
+    def fetch(repo, name, **download):
+        inspect.signature(hf_hub_download).bind(repo, name, **download)  # it refuses words that it does not know
+        return str(saved / name)
+
+    monkeypatch.setattr("tcpvit.models.pretrained.hf_hub_download", fetch)
     monkeypatch.setattr("huggingface_hub.hub_mixin.hf_hub_download", lambda **k: str(saved / k["filename"]))
     assert tcpvit.from_pretrained("somebody/something").config.kind == "tcp"
+    assert VisionTransformer.from_pretrained("somebody/something", revision="main").config.kind == "tcp"
+
+
+def test_an_option_of_the_model_is_not_ignored(saved):
+    with pytest.raises(ValueError, match="'num_classes' is no option"):
+        tcpvit.from_pretrained(saved, num_classes=5)

@@ -59,3 +59,5 @@ def test_heads_of_the_twin():
 def test_a_standard_vit_has_no_dense_twin():
     with pytest.raises(ValueError, match="dense already"):
         dense_twin(tcpvit.create_model("std_vit_cifar"))
+    with pytest.raises(ValueError, match="got a Segmenter; of a segmenter pass its backbone"):
+        dense_twin(tcpvit.create_model("tcp_vit_pet"))

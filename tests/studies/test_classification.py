@@ -179,3 +179,10 @@ def test_depth_is_compared_with_the_network_of_four_blocks():
     ((what, before, after),) = depths(runs)
     assert "9 blocks" in what
     assert (before, after) == (0.7, 0.72)
+
+
+def test_finalists_without_a_common_seed_make_no_row_of_the_frontier():
+    runs = [made("final", "std", 0.8, seed=0), made("final", "std-28", 0.7, seed=1), made("gap", "std", 0.6)]
+    figure = _frontier([run | {"model": "std_vit"} for run in runs], {})
+    assert len(figure.axes) == 1
+    assert _frontier([run | {"model": "std_vit"} for run in runs[:2]], {}) is None

@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,18 @@ def test_a_record_of_another_recipe_is_no_result_of_this_plan(small):
     other = Planned("gap", "std", study.planned()[0].recipe, ("model.name=std_vit_cifar", "optimizer.lr=0.1"))
     with pytest.raises(ValueError, match="the plan"):
         work(study, [other], places, epochs=None, root=None, report=Listening())
+
+
+def test_a_record_of_another_seed_or_of_nothing_is_no_result_either(small, tmp_path):
+    study, places = small
+    run, elsewhere = study.planned()[0], Places(places.runs, tmp_path, places.pages)
+    second = replace(run, seed=1)
+    (tmp_path / f"{second.key}.json").write_bytes((places.results / f"{run.key}.json").read_bytes())
+    with pytest.raises(ValueError, match="seed=0, the plan 1"):
+        work(study, [second], elsewhere, epochs=None, root=None, report=Listening())
+    (tmp_path / f"{run.key}.json").write_text("[1]")
+    with pytest.raises(ValueError, match="no record of a run"):
+        work(study, [run], elsewhere, epochs=None, root=None, report=Listening())
 
 
 def test_the_page_holds_what_the_records_hold(small):

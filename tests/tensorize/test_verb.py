@@ -83,7 +83,10 @@ def test_a_used_folder(capsys, tmp_path):
     for original in (out[1], f"{out[1]}/best"):
         code, _, err = run(capsys, original, *DISTIL, *out, "--overwrite")
         assert code == 1
-        assert "holds the original, which the run would replace" in err
+        assert "holds the original, which would be replaced" in err
+    code, _, err = run(capsys, out[1], "--out", f"{out[1]}/best")
+    assert code == 1
+    assert "holds the original, which would be replaced" in err
     assert run(capsys, *TIMM, *DISTIL, *out, "--transform", "haar", "--overwrite")[0] == 0
     assert tcpvit.from_pretrained(tmp_path / "run" / "best").blocks[0].mlp.fc1.transform.name == "haar"
 

@@ -43,8 +43,9 @@ def decoder_work(config: SegmenterConfig, size: Size) -> dict[str, Work]:
     decoder, tube = config.decoder, _groups(config)
     mix, spatial = Coupling.parse(decoder.coupling).mix, decoder.activation_domain == "spatial"
     sizes = list(_sizes(config, size))
-    width = config.backbone.width
-    found = {"decoder_transform": Work(transform=2 * width**2 * prod(sizes[0]) if decoder.kind == "tcp" else 0)}
+    entered = 2 * config.backbone.width**2 * prod(sizes[0]) if decoder.kind == "tcp" else 0
+    formed = 2 * tube**3 if decoder.transform == "learned" else 0  # a learned Φ is the product of two C×C matrices
+    found = {"decoder_transform": Work(transform=entered + formed)}
     for i, (before, after) in enumerate(_channels(config)):
         given, own = prod(sizes[max(i - 1, 0)]), prod(sizes[i])  # pixels before and after enlarging
         found[f"stage_{i + 1}"] = Work(

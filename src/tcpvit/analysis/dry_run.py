@@ -24,7 +24,9 @@ def example_images(model: nn.Module, image_size: ImageSize | None, batch: int) -
     if isinstance(model, Pretrained):
         shape = (model.config.in_chans, *model.config.image_shape)
     elif cfg := getattr(model, "pretrained_cfg", None):
-        shape = tuple(cfg["input_size"])
+        embed = getattr(model, "patch_embed", None)  # it may have been built for other pictures than the weights were
+        channels = getattr(getattr(embed, "proj", None), "in_channels", cfg["input_size"][0])
+        shape = (channels, *(getattr(embed, "img_size", None) or cfg["input_size"][1:]))
     else:
         raise ValueError(f"the input of a {type(model).__name__} is not known; pass inputs=torch.zeros(1, 3, 224, 224)")
     if image_size is not None:

@@ -14,9 +14,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
+from tcpvit.algebra.checks import nearest
 from tcpvit.layers.linear import TubalLinear
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
+DOWNLOAD = ("revision", "cache_dir", "force_download", "local_files_only", "token")  # what the Hub may be told
 CONVERTED = "tensorized"  # the architecture of models that `tensorize_` converted, ours or foreign
 ENCODER_NOTE = "tcpvit_encoder"  # the attribute in which a model keeps the config that converted its encoder
 ARCHITECTURES: dict[str, type[Pretrained]] = {}
@@ -51,7 +53,7 @@ class Pretrained(ModelHubMixin, library_name="tcpvit", license="apache-2.0", tag
 
     @classmethod
     def _from_pretrained(cls, *, model_id: str, **download: Any) -> Any:
-        download.pop("model_kwargs", None)
+        download = {key: download[key] for key in DOWNLOAD if key in download}  # the mixin adds what config.json holds
         content = read_config(_fetch(model_id, CONFIG, download))
         architecture: Any = ARCHITECTURES.get(content["architecture"], object)
         if not issubclass(architecture, cls):
@@ -142,6 +144,12 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
 def _fetch(model_id: str, name: str, download: dict[str, Any]) -> Path:
     """A file of a local folder or of the Hub."""
+    for key in download:
+        if key not in DOWNLOAD:
+            raise ValueError(
+                f"a saved model is loaded as it is, and {key!r} is no option of that{nearest(key, DOWNLOAD)}; change "
+                "the model afterwards, its head by reset_classifier"
+            )
     if Path(model_id).is_dir():
         path = Path(model_id) / name
         if not path.is_file():

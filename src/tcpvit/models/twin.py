@@ -81,6 +81,8 @@ def dense_twin(model: VisionTransformer) -> DenseTwin:
     >>> torch.allclose(dense_twin(tcp)(images), tcp(images), atol=1e-4)
     True
     """
+    if not isinstance(model, VisionTransformer):
+        raise ValueError(f"dense_twin takes a TCP-ViT, got a {type(model).__name__}; of a segmenter pass its backbone")
     if model.transform is None:
         raise ValueError("dense_twin takes a TCP-ViT, got a standard ViT, which is dense already")
     at = next(model.parameters())

@@ -251,7 +251,8 @@ def _times(path: Path) -> dict[str, float]:
 
 def _frontier(records: list[Record], times: dict[str, float]) -> Figure | None:
     """Finalists; every model of 12 epochs at its own rate if that was run, else at the common one; all short runs."""
-    final = on_common_seeds(settled(group(records, "final"), judges(records)))
+    common = on_common_seeds(settled(group(records, "final"), judges(records)))
+    final = {name: runs for name, runs in common.items() if runs}
     own = at_own_rate(records)
     gap = by_model(group(records, "gap")) | {runs[0]["name"]: runs for runs in own.values()}
     names = {own[model][0]["name"] if model in own else model: said for model, said in SHORT.items()}

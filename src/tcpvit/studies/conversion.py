@@ -9,6 +9,8 @@ the function of the drop-in layers that the projection gives, computed faster.
 from __future__ import annotations
 
 import copy
+import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +66,9 @@ def train(run: Planned, recipe: Recipe, folder: Path, report: Silent) -> None:
         return
     model = fresh_model(recipe, converted=run.name != "teacher")
     if RunFolder(folder).exists:
-        engine.resume(folder, model=model, report=report)
+        root = recipe.data.root
+        overrides = [] if root is None else [f"data.root={json.dumps(root)}"]
+        engine.resume(folder, overrides=overrides, model=model, report=report)
     else:
         engine.train(recipe, folder, model=model, report=report)
 
@@ -83,7 +87,9 @@ def project(folder: Path) -> tuple[nn.Module, nn.Module, Report]:
     """The teacher that was trained beside `folder`, its projection, and the report of that."""
     learned = folder.parent / f"conversion-teacher-{folder.name.rpartition('-')[2]}"
     if not (learned / "result.json").is_file():
-        raise ValueError(f"{learned} holds no teacher that is done; train it first with --only {learned.name}")
+        # Busy if another process is training it, which is no reason not to go on with the next run.
+        with RunFolder(learned).locked() if learned.is_dir() else nullcontext():
+            raise ValueError(f"{learned} holds no teacher that is done; train it first with --only {learned.name}")
     teacher = fresh_model(RunFolder(learned).recipe(), converted=False).eval()
     load_weights(teacher, learned / "last" / WEIGHTS)
     student = copy.deepcopy(teacher)

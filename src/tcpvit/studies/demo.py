@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -106,9 +107,9 @@ def _labels(run: Path, files: list[Path]) -> list[str]:
 
 def next_steps(home: Path, comparison: Comparison) -> dict[str, str]:
     """Commands to copy, with what they do."""
-    run = comparison.tcp.runs[0].folder
+    run, pictures = shlex.quote(comparison.tcp.runs[0].folder), shlex.quote(str(home / "pictures"))
     return {
-        f"tcpvit predict {run} {home / 'pictures'} --sheet labels.png": "label picture files, also your own",
+        f"tcpvit predict {run} {pictures} --sheet labels.png": "label picture files, also your own",
         f"tcpvit eval {run} --set data.options.level=hard": "the same model on harder pictures than it has learned",
         "tcpvit compare demo --set data.options.level=hard --name hard": "learn the harder ones",
         "tcpvit analyze std_vit_cifar tcp_vit_cifar": "where the parameters and FLOPs of the two models are",

@@ -203,7 +203,7 @@ def work(
     for run in plan:
         folder, file = places.runs / run.key, places.results / f"{run.key}.json"
         recipe = run.resolved(epochs, root)
-        if file.is_file() and _same(read_json(file), run, recipe):
+        if file.is_file() and _same(_read_record(file), run, recipe):
             continue
         check_same(recipe, folder)
         if _data_is_absent(recipe, absent, report):
@@ -260,6 +260,7 @@ def _common(run: Planned, finished: Finished) -> Record:
 def _same(found: Record, run: Planned, recipe: Recipe) -> bool:
     """A record of another recipe under the same name is an error, not a result."""
     asked = {"model": recipe.model.name, "changes": list(run.changes), "epochs": recipe.schedule.epochs}
+    asked |= {"recipe": run.recipe, "seed": run.seed}
     for name, value in asked.items():
         if found.get(name) != value:
             raise ValueError(

@@ -96,9 +96,12 @@ def tensorize(
     recipe = Recipe(data=replace(Recipe().data, name=distill or Recipe().data.name)).override(set)
     about = {"original": model, "options": options, **config.to_dict()}
     splits = None
+    if out is not None and Path(model).is_dir():
+        original = Path(model).resolve()
+        replaced = [original, original / "best", original / "last"] + [original.parent] * (distill is not None)
+        if out.resolve() in replaced:
+            raise ValueError(f"--out {out} holds the original, which would be replaced; choose another --out")
     if distill is not None and out is not None:
-        if out.resolve() in (Path(model).resolve(), Path(model).resolve().parent):
-            raise ValueError(f"--out {out} holds the original, which the run would replace; choose another --out")
         splits = _pictures(recipe, out, about, overwrite)
     elif out is not None and RunFolder(out).exists:
         raise ValueError(f"{out} holds a run, which a saved model would lie beside; choose another --out")
