@@ -388,5 +388,5 @@ def test_what_is_no_model():
 
 
 def test_an_option_that_does_not_exist_names_the_nearest():
-    with pytest.raises(ValueError, match="no option 'tubes'; did you mean 'tube'"):
+    with pytest.raises(ValueError, match="'tubes' is no option of TensorizeConfig; did you mean 'tube'"):
         tensorize_(nn.Linear(6, 6), tubes=3)

@@ -6,15 +6,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import nn
 
-from tcpvit.algebra.checks import nearest
 from tcpvit.layers.linear import TubalLinear
 from tcpvit.layers.transform import STORED
+from tcpvit.models.config import check_keys
 from tcpvit.models.pretrained import ENCODER_NOTE
 from tcpvit.tensorize.arrange import arrange_
 from tcpvit.tensorize.config import TensorizeConfig
@@ -55,10 +55,7 @@ def tensorize_(
     """
     if not isinstance(model, nn.Module) or isinstance(model, torch.jit.ScriptModule):
         raise TypeError(f"tensorize_ takes an nn.Module that is not scripted, got a {type(model).__name__}")
-    known = [each.name for each in fields(TensorizeConfig)]
-    for name in options:
-        if name not in known:
-            raise ValueError(f"tensorize_ has no option {name!r}{nearest(name, known)}")
+    check_keys(options, TensorizeConfig)
     config = replace(config or TensorizeConfig(), **options)
     if isinstance(config.transform, str) and config.transform in STORED:
         raise ValueError(f"transform={config.transform!r} needs its matrix: pass the transform or the matrix itself")

@@ -89,11 +89,11 @@ def _once(model: nn.Module) -> dict[str, Tensor]:
 def _tied(model: nn.Module) -> dict[str, str]:
     """Learned transforms that layers share: each further name of one, and its first."""
     first: dict[int, str] = {}
-    for name, module in model.named_modules(remove_duplicate=False):
-        if isinstance(module, LearnedTransform):
-            first.setdefault(id(module), name)
     named = model.named_modules(remove_duplicate=False)
-    return {name: first[id(module)] for name, module in named if first.get(id(module), name) != name}
+    learned = {
+        name: first.setdefault(id(module), name) for name, module in named if isinstance(module, LearnedTransform)
+    }
+    return {name: its_first for name, its_first in learned.items() if its_first != name}
 
 
 def _shared_with(model: nn.Module, weights: dict[str, Tensor]) -> dict[str, Tensor]:
