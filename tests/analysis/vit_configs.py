@@ -33,6 +33,11 @@ CONFIGS = {
     "tcp partial": _tcp(coupling="partial:0.3"),
     "tcp partial 1": _tcp(coupling="partial:1"),
     "tcp two_factor": _tcp(coupling="two_factor+norm"),
+    "tcp sub_patch": _tcp(patch_embed="sub_patch", tube=4, in_chans=5, embed_dim=32, num_heads=2),
+    "tcp shared weights": _tcp(coupling="shared+shuffle", patch_embed="t_linear", qkv_bias=False),
+    "tcp shared sub_patch": _tcp(
+        coupling="shared+mix", patch_embed="sub_patch", tube=4, embed_dim=32, num_heads=2, attention="joint"
+    ),
     "tcp everything": _tcp(
         coupling="mix:rotation+shuffle+low_rank:2+partial:0.1",
         attention="joint",

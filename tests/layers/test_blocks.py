@@ -22,7 +22,11 @@ COUPLINGS = [
     ("two_factor",),
     ("norm",),
     ("mix:rotation", "shuffle", "low_rank:1", "partial:0.25", "norm"),
+    ("shared",),
+    ("shared", "mix:rotation"),
+    ("shared", "mix", "shuffle", "norm"),
 ]
+APART = ((), ("mix",), ("shared",))  # slices that do not meet, or not yet
 
 
 @pytest.fixture(autouse=True)
@@ -137,7 +141,7 @@ def test_the_papers_way_refuses_slices_that_meet(option):
         PaperEncoder([TBlock(6, 2, 3, **option)])
 
 
-@pytest.mark.parametrize("coupling", [c for c in COUPLINGS if c and c != ("mix",)])
+@pytest.mark.parametrize("coupling", [c for c in COUPLINGS if c not in APART])
 def test_couplings_let_slices_meet_and_their_absence_does_not(coupling):
     def influence(block):
         """∂(output slice 0) / ∂(input slice 1)"""

@@ -33,6 +33,28 @@ def test_costs():
     assert partial == 3 * (8 * 48 + 24 * 16) + 3 * 32
 
 
+def test_shared_weights_are_those_of_one_slice_and_with_mix_a_kronecker_product():
+    shared = t_linear(16, 32, 3, coupling=Coupling(shared=True))
+    assert parameters(shared) == 16 * 32 + 32
+    own = TLinear(16, 32, 3)
+    own.load_state_dict({name: p.expand(3, -1, -1) for name, p in shared.state_dict().items()})
+    x_hat = torch.randn(3, 2, 5, 16)
+    torch.testing.assert_close(shared(x_hat), own(x_hat))
+    torch.testing.assert_close(shared.weight, own.weight)
+    for d_in, d_out in ((4, 6), (6, 4)):  # M acts before the weight, and behind it
+        layer = t_linear(d_in, d_out, 3, coupling=Coupling(shared=True, mix="rotation"), bias=False).double()
+        x_hat = torch.randn(3, 2, 5, d_in, dtype=torch.float64)
+        kronecker = torch.kron(layer.mix, layer.weight_hat[0].mT.contiguous())  # (C·d_out, C·d_in)
+        tokens = x_hat.movedim(0, -2).flatten(-2) @ kronecker.mT
+        torch.testing.assert_close(layer(x_hat), tokens.unflatten(-1, (3, d_out)).movedim(-2, 0))
+
+
+@pytest.mark.parametrize("other", ["low_rank:2", "partial:0.5", "two_factor"])
+def test_shared_weights_take_no_weights_that_differ_between_slices(other):
+    with pytest.raises(ValueError, match="coupled by mix, shuffle and norm"):
+        Coupling.parse(["shared", other])
+
+
 def test_mix_at_the_identity_and_low_rank_start_as_the_plain_layer():
     layer = CoupledTLinear(4, 6, 3, coupling=Coupling(mix="identity", low_rank=2))
     x_hat = torch.randn(3, 2, 4)

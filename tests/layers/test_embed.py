@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from tcpvit.layers import HatTransform, PatchEmbed, TokenEmbedding, TPatchEmbed, patchify, patchify_slices, reference
+from tcpvit.layers.embed import sub_patches
 
 
 def test_patchify_is_flatten_p2_c_with_the_channel_fastest():
@@ -13,6 +14,17 @@ def test_patchify_is_flatten_p2_c_with_the_channel_fastest():
     # patch (row 1, column 2), pixel (3, 1), channel 2
     assert tokens[1, 1 * 3 + 2, 3 * 4 + 1, 2] == images[1, 2, 4 + 3, 8 + 1]
     assert torch.equal(patchify_slices(images, 4), tokens.movedim(-1, 0))
+
+
+def test_sub_patches_of_a_patch_are_its_slices_and_patches_of_half_the_size():
+    images = torch.arange(2 * 3 * 8 * 12).view(2, 3, 8, 12)
+    slices = sub_patches(images, 4, tube=4)
+    assert slices.shape == (4, 2, 6, 12)
+    # patch (row 1, column 2), its sub-patch (1, 0), pixel (0, 1) of that, channel 2
+    assert slices[2, 1, 1 * 3 + 2, 1 * 3 + 2] == images[1, 2, 4 + 2, 8 + 1]
+    halves = patchify(images, 2).flatten(2).view(2, 2, 2, 3, 2, 12)  # (B, down, u, across, v, 12)
+    assert torch.equal(slices, halves.permute(2, 4, 0, 1, 3, 5).reshape(4, 2, 6, 12))
+    assert torch.equal(sub_patches(images, 4, tube=1)[0], patchify(images, 4).flatten(2))
 
 
 def test_standard_embedding_is_the_convolution_of_other_vits():
@@ -25,11 +37,19 @@ def test_standard_embedding_is_the_convolution_of_other_vits():
     torch.testing.assert_close(embed(images), conv(images).flatten(2).mT)
 
 
-@pytest.mark.parametrize("kind", ["none", "shared", "t_linear", "linear"])
+@pytest.mark.parametrize(
+    ("kind", "tube", "share"),
+    [
+        *[(kind, 3, False) for kind in ("none", "shared", "t_linear", "linear")],
+        ("sub_patch", 4, False),
+        ("sub_patch", 4, True),
+        ("sub_patch", 1, True),
+    ],
+)
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
-def test_tensor_embeddings_equal_the_reference(kind, layout):
-    phi = HatTransform("dct", 3)
-    embed = TPatchEmbed(3, 2, 4, phi, kind)
+def test_tensor_embeddings_equal_the_reference(kind, tube, share, layout):
+    phi = HatTransform("dct", tube)
+    embed = TPatchEmbed(3, 2, 4, phi, kind, share=share)
     images = torch.randn(2, 3, 6, 4).to(memory_format=layout)
     torch.testing.assert_close(phi.leave(embed(images)), reference.patches(embed, images))
 
@@ -50,6 +70,8 @@ def test_errors_name_the_way_out():
         TPatchEmbed(6, 4, 8, phi, "none")
     with pytest.raises(ValueError, match="did you mean 'shared'"):
         TPatchEmbed(6, 4, 8, phi, "sharde")
+    with pytest.raises(ValueError, match=r"a patch of 4 pixels .* the tube is 6; take one of \[1, 4, 16\]"):
+        TPatchEmbed(3, 4, 8, phi, "sub_patch")
 
 
 def test_positions_are_resampled_for_another_grid_and_smooth_ones_stay_smooth():

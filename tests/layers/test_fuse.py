@@ -20,6 +20,8 @@ OPTIONS = [
     {"coupling": "partial:0.3+shuffle", "attention": "joint"},
     {"coupling": "two_factor"},
     {"coupling": "norm"},
+    {"coupling": "shared"},
+    {"coupling": "shared+mix:rotation", "attention": "joint"},
 ]
 CASES = [("tcp_vit_cifar", options) for options in OPTIONS]
 CASES += [("std_vit_cifar", {}), ("std_vit_cifar", {"qkv_bias": False}), ("tcp_vit_pet_backbone", {})]

@@ -13,6 +13,7 @@ OPTIONS = [
     {"coupling": "mix:rotation+shuffle"},
     {"coupling": "low_rank:2+partial:0.25", "attention": "joint"},
     {"coupling": "two_factor+norm", "attention": "joint"},
+    {"coupling": "shared+mix:rotation", "attention": "joint", "patch_embed": "sub_patch", "tube": 4},
     {"transform": "learned", "activation_domain": "spatial"},
     {"transform": tcpvit.algebra.data_driven(torch.rand(20, 3))},
     {"patch_embed": "shared", "global_pool": "avg"},

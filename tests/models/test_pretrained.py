@@ -16,6 +16,7 @@ OPTIONS = [
     ("tcp_vit_cifar", {}),
     ("tcp_vit_cifar", {"transform": "learned", "attention": "joint", "activation_domain": "spatial"}),
     ("tcp_vit_cifar", {"coupling": ("mix:rotation", "shuffle", "low_rank:2", "partial:0.25"), "img_size": (16, 32)}),
+    ("tcp_vit_cifar", {"coupling": "shared+mix:rotation", "patch_embed": "sub_patch", "tube": 4, "attention": "joint"}),
     ("tcp_vit_cifar", {"transform": tcpvit.algebra.data_driven(torch.rand(20, 3))}),
     ("tcp_vit_cifar", {"transform": tcpvit.algebra.random_orthogonal(3, seed=4)}),
     ("tcp_vit_cifar", {"transform": tcpvit.algebra.get_transform("haar", 3)}),

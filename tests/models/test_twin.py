@@ -9,7 +9,7 @@ from tcpvit.layers import TLayerNorm, TLinear
 from tcpvit.models import dense_twin
 
 COUPLINGS = ["none", "mix:rotation", "shuffle", "low_rank:2", "partial:0.25", "mix+shuffle+low_rank:1+partial:0.5"]
-COUPLINGS += ["two_factor", "mix+norm"]
+COUPLINGS += ["two_factor", "mix+norm", "shared", "shared+mix:rotation+shuffle"]
 
 
 @pytest.mark.parametrize("attention", ["slice", "joint"])

@@ -86,6 +86,8 @@ def test_every_preset_runs_forward_and_backward(name):
         {"embed_dim": 24, "num_heads": 2, "coupling": "mix:rotation+shuffle"},
         {"tube": 6, "num_heads": 2, "transform": "dst", "coupling": "low_rank:2+partial:0.25"},
         {"in_chans": 5, "img_size": (8, 12), "transform": "cosine_kka", "global_pool": "avg"},
+        {"patch_embed": "sub_patch", "tube": 4, "img_size": (8, 12), "num_heads": 2},
+        {"patch_embed": "sub_patch", "tube": 4, "embed_dim": 24, "num_heads": 3, "coupling": "shared+mix:rotation"},
     ],
 )
 def test_features_equal_the_reference(attention, domain, options):

@@ -55,8 +55,9 @@ def test_a_slice_that_nothing_depends_on_has_none():
     assert {name for name, norm in found.items() if norm > 1e-6} == {"blocks.0:1", "blocks.1:1"}
 
 
-def test_a_dense_model_has_no_slices():
-    model = tcpvit.create_model("std_vit_cifar", **SMALL)
+@pytest.mark.parametrize(("name", "options"), [("std_vit_cifar", {}), ("tcp_vit_cifar", {"coupling": "shared+mix"})])
+def test_a_model_without_weights_of_single_slices_has_none(name, options):
+    model = tcpvit.create_model(name, **SMALL, **options)
     model(torch.randn(2, 3, 32, 32)).sum().backward()
     assert gradient_norms(model) == {}
 

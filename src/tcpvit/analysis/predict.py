@@ -37,14 +37,17 @@ class _Map:
         return math.ceil(self.coupling.partial * self.d_out)
 
     @property
-    def weights(self) -> int:
+    def products(self) -> int:
+        """Multiply-adds of a token, one for each weight of each slice."""
         if self.coupling.two_factor:
             return self.tube * two_factor_width(self.d_in, self.d_out) * (self.d_in + self.d_out)
         return self.tube * self.d_in * (self.d_out - self.d_dense)
 
     @property
-    def biases(self) -> int:
-        return self.tube * self.d_out if self.bias else 0
+    def parameters(self) -> int:
+        """Weights and biases of the slices; shared ones count once."""
+        all_slices = self.products + (self.tube * self.d_out if self.bias else 0)
+        return all_slices // self.tube if self.coupling.shared else all_slices
 
     @property
     def coupling_weights(self) -> int:
@@ -54,13 +57,14 @@ class _Map:
 
     @property
     def mix_weights(self) -> int:
-        """The C×C matrix, which is applied to each of the d_in features."""
+        """The C×C matrix, which is applied to each of the d_in features, or behind a shared weight to fewer."""
         return self.tube**2 if self.coupling.mix else 0
 
     def work(self, tokens: int) -> Work:
+        mixed = min(self.d_in, self.d_out) if self.coupling.shared else self.d_in
         return Work(
-            products=2 * tokens * self.weights,
-            coupling=2 * tokens * (self.coupling_weights + self.mix_weights * self.d_in),
+            products=2 * tokens * self.products,
+            coupling=2 * tokens * (self.coupling_weights + self.mix_weights * mixed),
         )
 
 
@@ -86,17 +90,18 @@ def predict_parameters(config: ViTConfig | SegmenterConfig) -> Count:
         return Count.of({**predict_parameters(config.backbone).components, **decoder_parameters(config)})
     width, maps = config.width, _maps(config)
     down, across = config.grid_of(*config.image_shape)
-    blocks = {name: m.weights + m.biases for name, m in maps.items()}
-    blocks["norms"] = 4 * width
+    own = config.d if Coupling.parse(config.coupling).shared else width  # of a norm or a position
+    blocks = {name: m.parameters for name, m in maps.items()}
+    blocks["norms"] = 4 * own
     blocks["coupling"] = sum(m.coupling_weights + m.mix_weights for m in maps.values())
     return Count.of(
         {
             "patch_embed": _embedding_parameters(config),
             "cls_token": width,
             "dist_token": width if config.distilled else 0,
-            "pos_embed": (config.num_prefix_tokens + down * across) * width,
+            "pos_embed": (config.num_prefix_tokens + down * across) * own,
             **{name: config.depth * n for name, n in blocks.items()},
-            "final_norm": 2 * width,
+            "final_norm": 2 * own,
             "transform": config.tube_length**2 if config.transform == "learned" else 0,
             "head": (width + 1) * config.num_classes,
             "head_dist": (width + 1) * config.num_classes if config.distilled else 0,
@@ -106,11 +111,13 @@ def predict_parameters(config: ViTConfig | SegmenterConfig) -> Count:
 
 def _embedding_parameters(config: ViTConfig) -> int:
     pixels, width, C = config.patch_size**2, config.width, config.tube_length
+    own = 1 if Coupling.parse(config.coupling).shared else C
     return {
         "none": 0,
         "shared": pixels * config.d,
-        "t_linear": C * (pixels + 1) * config.d,
+        "t_linear": own * (pixels + 1) * config.d,
         "linear": (pixels * config.in_chans + 1) * width,
+        "sub_patch": own * (pixels * config.in_chans // C + 1) * config.d,
     }[config.embedding]
 
 
@@ -160,12 +167,14 @@ def _vit_work(config: ViTConfig, image_size: tuple[int, int], every_token: bool)
 def _embedding_work(config: ViTConfig, patches: int) -> Work:
     """Φ acts on the pixels, or with a dense embedding on its result: 2·C for each number."""
     pixels, C = config.patch_size**2, config.tube_length
-    entered = 0 if config.kind == "std" else patches * (config.width if config.embedding == "linear" else pixels * C)
+    entered = {"linear": config.width, "sub_patch": pixels * config.in_chans}.get(config.embedding, pixels * C)
+    entered = 0 if config.kind == "std" else patches * entered
     formed = 2 * C**3 if config.transform == "learned" else 0  # a learned Φ is the product of two C×C matrices
     per_patch = {
         "none": 0,
         "shared": C * pixels * config.d,
         "t_linear": C * pixels * config.d,
         "linear": pixels * config.in_chans * config.width,
+        "sub_patch": pixels * config.in_chans * config.d,
     }[config.embedding]
     return Work(products=2 * patches * per_patch, transform=2 * C * entered + formed)

@@ -79,7 +79,7 @@ class TBlock(nn.Module):
         super().__init__()
         attach_transform(self, transform, tube)
         coupling = coupling or Coupling()
-        self.norm1 = TLayerNorm(d, tube, joint=coupling.norm)
+        self.norm1 = TLayerNorm(d, tube, joint=coupling.norm, shared=coupling.shared)
         self.attn = attn_layer(
             d,
             num_heads,
@@ -91,7 +91,7 @@ class TBlock(nn.Module):
             attn_drop=attn_drop,
             proj_drop=drop,
         )
-        self.norm2 = TLayerNorm(d, tube, joint=coupling.norm)
+        self.norm2 = TLayerNorm(d, tube, joint=coupling.norm, shared=coupling.shared)
         self.mlp = TMlp(
             d,
             int(mlp_ratio * d),

@@ -11,6 +11,8 @@ that; it is written as strings, as in `coupling=("mix:rotation", "shuffle", "low
 - `two_factor`: every linear map is two c-products over 2C slices of half the width, with a channel shuffle between;
   together they have no more weights than the one they stand for.
 - `norm`: LayerNorm takes mean and variance over all slices of a token together, as Std-ViT's does; no parameter.
+- `shared`: all slices have one weight W, as in the paper's patch embedding of the Pet backbone, and one bias, norm and
+  position: 1/C² of the weights of a dense map. With `mix`, M ⊗ W is the Kronecker product of a C×C and a d×d' matrix.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from tcpvit.algebra.transforms import random_orthogonal
 from tcpvit.layers.linear import TLinear, TransformOf, init_weight_, slice_linear
 from tcpvit.layers.transform import mix_slices
 
-KINDS = ("mix", "mix:rotation", "shuffle", "low_rank:RANK", "partial:FRACTION", "two_factor", "norm")
+KINDS = ("mix", "mix:rotation", "shuffle", "low_rank:RANK", "partial:FRACTION", "two_factor", "norm", "shared")
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class Coupling:
     """A parsed set of couplings; the default couples nothing.
 
     >>> Coupling.parse(["mix:rotation", "low_rank:4"])
-    Coupling(mix='rotation', shuffle=False, low_rank=4, partial=0.0, two_factor=False, norm=False)
+    Coupling(mix='rotation', shuffle=False, low_rank=4, partial=0.0, two_factor=False, norm=False, shared=False)
     """
 
     mix: str | None = None  # None, "identity" or "rotation": where the C×C matrices start
@@ -45,8 +47,11 @@ class Coupling:
     partial: float = 0.0
     two_factor: bool = False
     norm: bool = False
+    shared: bool = False
 
     def __post_init__(self) -> None:
+        if self.shared and (self.low_rank or self.partial or self.two_factor):
+            raise ValueError("slices that share a weight are coupled by mix, shuffle and norm, and by nothing else")
         if self.two_factor and self.in_linear:
             raise ValueError(
                 "the coupling two_factor takes the place of the linear maps that mix, low_rank and partial change"
@@ -73,7 +78,7 @@ def _parse_word(word: str) -> tuple[str, str | bool | int | float]:
     kind, _, value = word.partition(":")
     if kind == "mix" and value in ("", "identity", "rotation"):
         return "mix", value or "identity"
-    if kind in ("shuffle", "two_factor", "norm") and not value:
+    if kind in ("shuffle", "two_factor", "norm", "shared") and not value:
         return kind, True
     if kind == "low_rank" and value.isdigit() and int(value) > 0:
         return "low_rank", int(value)
@@ -122,8 +127,10 @@ class CoupledTLinear(TLinear):
         bias: bool = True,
         coupling: Coupling,
     ):
-        super().__init__(d_in, d_out, tube, transform, bias=bias)
+        super().__init__(d_in, d_out, tube, transform, bias=bias, shared=coupling.shared)
         self.coupling = coupling
+        # M commutes with a weight that all slices share: it acts where there are fewer features.
+        self.mixes_last = coupling.shared and d_out < d_in
         self.d_dense = math.ceil(coupling.partial * d_out)
         if coupling.mix:
             self.mix = nn.Parameter(torch.empty(tube, tube))
@@ -152,14 +159,20 @@ class CoupledTLinear(TLinear):
 
     def forward(self, x_hat: Tensor) -> Tensor:
         """(C, ..., d_in) -> (C, ..., d_out)."""
+        if self.mixes_last:
+            y_hat = self._mixed(slice_linear(x_hat, self.weight_hat))
+            return y_hat if self.bias_hat is None else y_hat + self._bias(y_hat.ndim).to(y_hat.dtype)
         if self.coupling.mix:
-            x_hat = mix_slices(self.mix.to(x_hat.dtype), x_hat)
+            x_hat = self._mixed(x_hat)
         if self.d_dense:
             y_hat = torch.cat([self._dense(x_hat), slice_linear(x_hat, self.weight_hat)], dim=-1)
             y_hat = y_hat if self.bias_hat is None else y_hat + self._bias(y_hat.ndim)
         else:
             y_hat = slice_linear(x_hat, self.weight_hat, self.bias_hat)
         return y_hat + self._low_rank(x_hat) if self.coupling.low_rank else y_hat
+
+    def _mixed(self, x_hat: Tensor) -> Tensor:
+        return mix_slices(self.mix.to(x_hat.dtype), x_hat)
 
     def _dense(self, x_hat: Tensor) -> Tensor:
         """(C, ..., d_in) -> (C, ..., d_dense): every slice reads all slices."""
@@ -173,7 +186,7 @@ class CoupledTLinear(TLinear):
 
     def _bias(self, ndim: int) -> Tensor:
         assert self.bias_hat is not None
-        return self.bias_hat.view(self.tube, *[1] * (ndim - 2), self.d_out)
+        return self.bias_hat.view(-1, *[1] * (ndim - 2), self.d_out)
 
 
 class TwoFactorTLinear(TLinear):
@@ -246,4 +259,4 @@ def t_linear(
         return TwoFactorTLinear(d_in, d_out, tube, transform, bias=bias)
     if coupling.in_linear:
         return CoupledTLinear(d_in, d_out, tube, transform, bias=bias, coupling=coupling)
-    return TLinear(d_in, d_out, tube, transform, bias=bias)
+    return TLinear(d_in, d_out, tube, transform, bias=bias, shared=coupling.shared)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -10,7 +12,7 @@ from tcpvit.algebra.checks import nearest
 from tcpvit.layers.linear import TLinear, init_weight_
 from tcpvit.layers.transform import HatTransform, attach_transform
 
-PATCH_EMBEDS = ("none", "shared", "t_linear", "linear")
+PATCH_EMBEDS = ("none", "shared", "t_linear", "linear", "sub_patch")
 
 
 def patchify(images: Tensor, patch: int) -> Tensor:
@@ -35,6 +37,20 @@ def patchify_slices(images: Tensor, patch: int) -> Tensor:
     return grid.permute(1, 0, 2, 4, 3, 5).flatten(4, 5).flatten(2, 3)
 
 
+def sub_patches(images: Tensor, patch: int, tube: int) -> Tensor:
+    """Each patch as √C × √C sub-patches, which are its slices: (B, c, H, W) -> (C, B, N, P²·c/C), channels fastest.
+
+    >>> sub_patches(torch.zeros(2, 3, 32, 32), 4, tube=4).shape
+    torch.Size([4, 2, 64, 12])
+    """
+    B, c, H, W = images.shape
+    side = math.isqrt(tube)
+    within = patch // side  # pixels along a sub-patch
+    grid = images.reshape(B, c, H // patch, side, within, W // patch, side, within)
+    slices = grid.permute(3, 6, 0, 2, 5, 4, 7, 1)  # (√C, √C, B, down, across, within, within, c)
+    return slices.flatten(5).flatten(3, 4).flatten(0, 1)
+
+
 class PatchEmbed(nn.Module):
     """Patch embedding of the standard ViT (Eq. std_embed): (B, C, H, W) -> (B, N, D)."""
 
@@ -52,12 +68,16 @@ class TPatchEmbed(nn.Module):
     """Patches as hat-domain tensor tokens, (B, C, H, W) -> (C, B, N, d).
 
     `kind` is one of none (the patch is the token, the paper's classifier), shared (one P²×d matrix for all slices,
-    the paper's Pet backbone), t_linear (one matrix and bias per slice), linear (a dense map to d·C features).
+    the paper's Pet backbone), t_linear (one matrix and bias per slice), linear (a dense map to d·C features),
+    sub_patch (as t_linear, but the tube runs through √C × √C sub-patches of a patch instead of the channels). If
+    `share`, t_linear and sub_patch have one matrix and bias for all slices.
     """
 
     transform: HatTransform
 
-    def __init__(self, in_chans: int, patch: int, d: int, transform: HatTransform, kind: str = "none"):
+    def __init__(
+        self, in_chans: int, patch: int, d: int, transform: HatTransform, kind: str = "none", *, share: bool = False
+    ):
         super().__init__()
         _check_patch_embed(kind, in_chans, patch, d, transform.tube)
         self.patch, self.kind = patch, kind
@@ -67,15 +87,20 @@ class TPatchEmbed(nn.Module):
             self.weight = nn.Parameter(torch.empty(pixels, d))
             init_weight_(self.weight, fan_in=pixels)
         elif kind == "t_linear":
-            self.proj: TLinear | nn.Linear = TLinear(pixels, d, transform.tube, transform)
+            self.proj: TLinear | nn.Linear = TLinear(pixels, d, transform.tube, transform, shared=share)
         elif kind == "linear":
             self.proj = nn.Linear(in_chans * pixels, d * transform.tube)
+        elif kind == "sub_patch":
+            features = in_chans * pixels // transform.tube
+            self.proj = TLinear(features, d, transform.tube, transform, shared=share)
 
     def forward(self, images: Tensor) -> Tensor:
         """(B, C, H, W) -> (C, B, N, d)."""
         if self.kind == "linear":
             tokens = self.proj(patchify(images, self.patch).flatten(2))  # (B, N, d·C)
             return self.transform.enter(tokens.unflatten(-1, (-1, self.transform.tube)))
+        if self.kind == "sub_patch":
+            return self.proj(self.transform.to_hat(sub_patches(images, self.patch, self.transform.tube)))
         x_hat = self.transform.to_hat(patchify_slices(images, self.patch))  # (C, B, N, P²)
         if self.kind == "none":
             return x_hat
@@ -89,7 +114,15 @@ class TPatchEmbed(nn.Module):
 def _check_patch_embed(kind: str, in_chans: int, patch: int, d: int, tube: int) -> None:
     if kind not in PATCH_EMBEDS:
         raise ValueError(f"no patch embedding is called {kind!r}{nearest(kind, PATCH_EMBEDS)}")
-    if kind != "linear" and tube != in_chans:
+    if kind == "sub_patch":
+        side = math.isqrt(tube)
+        if side * side != tube or patch % side:
+            fitting = [side * side for side in range(1, patch + 1) if patch % side == 0]
+            raise ValueError(
+                f"patch_embed='sub_patch' cuts a patch of {patch} pixels into √C × √C parts, but the tube is {tube}; "
+                f"take one of {fitting}"
+            )
+    elif kind != "linear" and tube != in_chans:
         raise ValueError(
             f"patch_embed={kind!r} keeps the image's {in_chans} channels as the tube, but the tube is {tube}; "
             "take patch_embed='linear'"
@@ -105,7 +138,8 @@ class TokenEmbedding(nn.Module):
     """Class token and positions (Eqs. std_embed, embed): (*lead, N, d) -> (*lead, 1 + N, d), 2 + N if `distilled`.
 
     `lead` is (1,) for the standard ViT and (C, 1) for tensor tokens, which are embedded in the hat domain.
-    A distilled model (DeiT) has a second token. Positions of another grid are resampled from the learned one.
+    A distilled model (DeiT) has a second token. Positions of another grid are resampled from the learned one; if
+    `shared`, they are the same in all slices.
 
     >>> embed = TokenEmbedding((3, 1), grid=(8, 8), d=16)
     >>> embed(torch.zeros(3, 2, 64, 16), (8, 8)).shape, embed(torch.zeros(3, 2, 24, 16), (4, 6)).shape
@@ -113,13 +147,21 @@ class TokenEmbedding(nn.Module):
     """
 
     def __init__(
-        self, lead: tuple[int, ...], grid: tuple[int, int], d: int, drop: float = 0.0, distilled: bool = False
+        self,
+        lead: tuple[int, ...],
+        grid: tuple[int, int],
+        d: int,
+        drop: float = 0.0,
+        distilled: bool = False,
+        *,
+        shared: bool = False,
     ):
         super().__init__()
         self.grid, self.num_prefix_tokens = grid, 2 if distilled else 1
         self.cls_token = nn.Parameter(torch.empty(*lead, 1, d))
         self.dist_token = nn.Parameter(torch.empty(*lead, 1, d)) if distilled else None
-        self.pos_embed = nn.Parameter(torch.empty(*lead, self.num_prefix_tokens + grid[0] * grid[1], d))
+        own = (1,) * len(lead) if shared else lead
+        self.pos_embed = nn.Parameter(torch.empty(*own, self.num_prefix_tokens + grid[0] * grid[1], d))
         self.drop = nn.Dropout(drop)
         self.reset_parameters()
 
@@ -136,7 +178,7 @@ class TokenEmbedding(nn.Module):
         return self.drop(x)
 
     def positions(self, grid: tuple[int, int]) -> Tensor:
-        """The positions for `grid`, (*lead, 1 + N, d): the learned ones, resampled bicubically if the grid differs."""
+        """The positions for `grid`, (*lead, 1 + N, d): the learned ones, resampled bicubically if it is another."""
         if grid == self.grid:
             return self.pos_embed
         prefix, positions = self.pos_embed.tensor_split([self.num_prefix_tokens], dim=-2)

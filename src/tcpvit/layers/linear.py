@@ -6,6 +6,7 @@ import math
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from tcpvit.algebra.transforms import Transform
 from tcpvit.layers.transform import HatTransform, attach_transform
@@ -17,9 +18,15 @@ WORTH_SHARING = 1024  # weights of a slice; below, the copies cost more than the
 def slice_linear(x_hat: Tensor, weight_hat: Tensor, bias_hat: Tensor | None = None) -> Tensor:
     """Slice k of the result is x̂_k Ŵ_k + b̂_k: (C, ..., d_in) and (C, d_in, d_out) -> (C, ..., d_out).
 
+    A weight and a bias of one slice, (1, d_in, d_out), serve all slices.
+
     >>> slice_linear(torch.ones(3, 2, 5, 4), torch.ones(3, 4, 6)).shape
     torch.Size([3, 2, 5, 6])
     """
+    if len(weight_hat) == 1 < len(x_hat):
+        rows = x_hat.flatten(0, -2)  # (C·B·N, d_in)
+        y_hat = F.linear(rows, weight_hat[0].mT, None if bias_hat is None else bias_hat[0, 0])
+        return y_hat.view(*x_hat.shape[:-1], weight_hat.shape[-1])
     rows = x_hat.flatten(1, -2)  # (C, B·N, d_in)
     if rows.device.type == "cpu" and not torch.compiler.is_compiling():  # a split is not for other sizes and machines
         rows, weight_hat, bias_hat = _shared_out(rows, weight_hat, bias_hat)
@@ -76,6 +83,7 @@ class TLinear(nn.Module):
     """Linear map between tensor tokens; 1/C of the weights of nn.Linear(d_in·C, d_out·C).
 
     Lives inside an encoder, in the hat domain: takes and returns slices first, (C, ..., d_in) -> (C, ..., d_out).
+    If `shared`, one matrix and one bias serve all slices (the coupling `shared`): 1/C² of the weights.
 
     >>> layer = TLinear(16, 32, tube=3)
     >>> layer(torch.randn(3, 2, 65, 16)).shape, layer.weight.shape
@@ -84,12 +92,22 @@ class TLinear(nn.Module):
 
     transform: HatTransform
 
-    def __init__(self, d_in: int, d_out: int, tube: int, transform: TransformOf = "dct", *, bias: bool = True):
+    def __init__(
+        self,
+        d_in: int,
+        d_out: int,
+        tube: int,
+        transform: TransformOf = "dct",
+        *,
+        bias: bool = True,
+        shared: bool = False,
+    ):
         super().__init__()
         self.d_in, self.d_out, self.tube = d_in, d_out, tube
         attach_transform(self, transform, tube)
-        self.weight_hat = nn.Parameter(torch.empty(tube, d_in, d_out))  # Ŵ, one matrix per slice
-        self.bias_hat = nn.Parameter(torch.empty(tube, 1, d_out)) if bias else None
+        own = 1 if shared else tube
+        self.weight_hat = nn.Parameter(torch.empty(own, d_in, d_out))  # Ŵ, one matrix per slice
+        self.bias_hat = nn.Parameter(torch.empty(own, 1, d_out)) if bias else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -101,7 +119,7 @@ class TLinear(nn.Module):
     @property
     def weight(self) -> Tensor:
         """W in the spatial domain, (d_in, d_out, C), differentiable."""
-        return self.transform.leave(self.weight_hat)
+        return self.transform.leave(self.weight_hat.expand(self.tube, -1, -1))
 
     def forward(self, x_hat: Tensor) -> Tensor:
         """(C, ..., d_in) -> (C, ..., d_out)."""

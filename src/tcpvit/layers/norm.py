@@ -19,18 +19,20 @@ EPS = 1e-6  # timm's, for Std and TCP alike
 class TLayerNorm(nn.Module):
     """LayerNorm over the d features of every slice, slices first: (C, ..., d) -> (C, ..., d).
 
-    `joint` takes mean and variance over all slices of a token together (the coupling `norm`).
+    `joint` takes mean and variance over all slices of a token together (the coupling `norm`); `shared` has one γ and
+    one β for all slices (the coupling `shared`).
 
     >>> y = TLayerNorm(16, tube=3)(torch.randn(3, 2, 65, 16))
     >>> y.mean(-1).abs().max() < 1e-5
     tensor(True)
     """
 
-    def __init__(self, d: int, tube: int, eps: float = EPS, *, joint: bool = False):
+    def __init__(self, d: int, tube: int, eps: float = EPS, *, joint: bool = False, shared: bool = False):
         super().__init__()
         self.d, self.tube, self.eps, self.joint = d, tube, eps, joint
-        self.weight_hat = nn.Parameter(torch.ones(tube, 1, d))  # γ
-        self.bias_hat = nn.Parameter(torch.zeros(tube, 1, d))  # β
+        own = 1 if shared else tube
+        self.weight_hat = nn.Parameter(torch.ones(own, 1, d))  # γ
+        self.bias_hat = nn.Parameter(torch.zeros(own, 1, d))  # β
         self.fused = False  # True: γ and β were folded into the next layer and are 1 and 0
 
     def forward(self, x_hat: Tensor) -> Tensor:
@@ -38,6 +40,7 @@ class TLayerNorm(nn.Module):
         rows = x_hat.flatten(1, -2)  # (C, B·N, d)
         if self.joint:
             return self._jointly(rows).view(x_hat.shape)
+        rows = rows.view(len(self.weight_hat), -1, self.d)  # all slices as one if they share γ and β
         if kernel.is_fit(rows, self.weight_hat):
             return kernel.slice_layer_norm(rows, self.weight_hat, self.bias_hat, self.eps)[0].view(x_hat.shape)
         return self._scale(F.layer_norm(rows, (self.d,), eps=self.eps)).view(x_hat.shape)

@@ -143,17 +143,23 @@ def linear(layer: TLinear, X: Tensor) -> Tensor:
     elif isinstance(layer, TwoFactorTLinear):
         Y_hat = _two_factors(layer, X_hat)
     else:
-        Y_hat = [X_k @ W_k for X_k, W_k in zip(X_hat, layer.weight_hat, strict=True)]
+        Y_hat = [X_k @ W_k for X_k, W_k in zip(X_hat, _of_each_slice(layer, "weight_hat"), strict=True)]
     if layer.bias_hat is not None:
-        Y_hat = [Y_k + b_k for Y_k, b_k in zip(Y_hat, layer.bias_hat, strict=True)]
+        Y_hat = [Y_k + b_k for Y_k, b_k in zip(Y_hat, _of_each_slice(layer, "bias_hat"), strict=True)]
     return unhat(Y_hat, M)
+
+
+def _of_each_slice(layer: TLinear | TLayerNorm, name: str) -> list[Tensor]:
+    """The parameter slice by slice; one that the slices share comes C times."""
+    slices = list(getattr(layer, name))
+    return slices * layer.tube if len(slices) == 1 else slices
 
 
 def _coupled(layer: CoupledTLinear, X_hat: Slices) -> Slices:
     """Mix, low_rank and partial, slice after slice."""
     if layer.coupling.mix:
         X_hat = hat(torch.stack(X_hat, -1), layer.mix)
-    Y_hat = [X_k @ W_k for X_k, W_k in zip(X_hat, layer.weight_hat, strict=True)]
+    Y_hat = [X_k @ W_k for X_k, W_k in zip(X_hat, _of_each_slice(layer, "weight_hat"), strict=True)]
     if layer.coupling.partial:
         Y_hat = [torch.cat([_dense_features(layer, X_hat, k), Y_k], -1) for k, Y_k in enumerate(Y_hat)]
     if layer.coupling.low_rank:
@@ -199,11 +205,12 @@ def mlp(layer: TMlp, X: Tensor) -> Tensor:
 
 def norm(layer: TLayerNorm, X: Tensor, M: Tensor) -> Tensor:
     """t-LayerNorm: (B, N, d, C) -> (B, N, d, C)."""
+    gamma, beta = (torch.cat(_of_each_slice(layer, name)) for name in ("weight_hat", "bias_hat"))  # (C, d)
     if layer.joint:
         token = torch.cat(hat(X, M), -1)  # (B, N, C·d)
-        token = F.layer_norm(token, token.shape[-1:], layer.weight_hat.flatten(), layer.bias_hat.flatten(), layer.eps)
+        token = F.layer_norm(token, token.shape[-1:], gamma.flatten(), beta.flatten(), layer.eps)
         return unhat(list(token.chunk(layer.tube, -1)), M)
-    return t_layer_norm(X, layer.weight_hat.squeeze(1).mT, layer.bias_hat.squeeze(1).mT, M, layer.eps)
+    return t_layer_norm(X, gamma.mT, beta.mT, M, layer.eps)
 
 
 def block(layer: TBlock, X: Tensor) -> Tensor:
@@ -215,6 +222,9 @@ def block(layer: TBlock, X: Tensor) -> Tensor:
 
 def patches(layer: TPatchEmbed, images: Tensor) -> Tensor:
     """Patch tokens (B, N, d, C) in the spatial domain."""
+    if layer.kind == "sub_patch":
+        assert isinstance(layer.proj, TLinear)
+        return linear(layer.proj, _sub_patches(images, layer.patch, layer.transform.tube))
     X = patchify(images, layer.patch)
     if layer.kind == "linear":
         return layer.proj(X.flatten(2)).unflatten(-1, (-1, layer.transform.tube))
@@ -226,13 +236,27 @@ def patches(layer: TPatchEmbed, images: Tensor) -> Tensor:
     return X
 
 
+def _sub_patches(images: Tensor, patch: int, tube: int) -> Tensor:
+    """Pixels of each sub-patch of each patch, row by row, channels fastest: (B, N, P²·c/C, C)."""
+    rows, columns = (range(0, images.shape[i], patch) for i in (2, 3))
+    step = patch // round(tube**0.5)
+    parts = [(u, v) for u in range(0, patch, step) for v in range(0, patch, step)]
+
+    def pixels(down: int, across: int) -> Tensor:
+        return images[:, :, down : down + step, across : across + step].permute(0, 2, 3, 1).flatten(1)
+
+    tokens = [torch.stack([pixels(y + u, x + v) for u, v in parts], -1) for y in rows for x in columns]
+    return torch.stack(tokens, 1)
+
+
 def features(model: Any, images: Tensor) -> Tensor:
     """`forward_features` of a TCP-ViT (Algorithm 1): tokens (B, 1+N, d·C)."""
     M = _matrix(model)
     X = patches(model.patch_embed, images)
     own = [token for token in (model.embed.cls_token, model.embed.dist_token) if token is not None]
     prefix = [unhat(list(token), M).expand(len(X), -1, -1, -1) for token in own]
-    X = torch.cat([*prefix, X], 1) + unhat(list(model.embed.pos_embed), M)
+    positions = list(model.embed.pos_embed)
+    X = torch.cat([*prefix, X], 1) + unhat(positions * len(M) if len(positions) == 1 else positions, M)
     for layer in model.blocks:
         X = block(layer, X)
     return norm(model.norm, X, M).flatten(-2)

@@ -25,8 +25,8 @@ class SliceLayerNorm(nn.Module):
     def __init__(self, norm: TLayerNorm):
         super().__init__()
         self.shape, self.eps = (1, norm.tube * norm.d) if norm.joint else (norm.tube, norm.d), norm.eps
-        self.weight = nn.Parameter(norm.weight_hat.detach().flatten().clone())
-        self.bias = nn.Parameter(norm.bias_hat.detach().flatten().clone())
+        gamma, beta = (p.detach().expand(norm.tube, -1, -1) for p in (norm.weight_hat, norm.bias_hat))
+        self.weight, self.bias = nn.Parameter(gamma.flatten().clone()), nn.Parameter(beta.flatten().clone())
 
     def forward(self, x: Tensor) -> Tensor:
         """Same shape."""
@@ -47,7 +47,7 @@ class DenseTwin(nn.Module):
         _fold(self.patch_embed.proj, *_patch_matrix(model))
         self.embed = TokenEmbedding((1,), model.embed.grid, D, distilled=config.distilled)
         for name, parameter in self.embed.named_parameters():
-            parameter.data.copy_(_end_to_end(model.embed.get_parameter(name)))
+            parameter.data.copy_(_end_to_end(model.embed.get_parameter(name).expand(C, -1, -1, -1)))
         self.blocks = nn.ModuleList(_twin_block(block) for block in model.blocks)  # type: ignore[arg-type]
         self.norm = SliceLayerNorm(model.norm)  # type: ignore[arg-type]
         self.leave = nn.Linear(D, D, bias=False)

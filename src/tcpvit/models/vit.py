@@ -61,9 +61,11 @@ class VisionTransformer(Pretrained, nn.Module):
     def _build_tcp(self, config: ViTConfig, transform: str | Transform | Tensor) -> None:
         tube, d = config.tube_length, config.d
         self.transform = phi = HatTransform(transform, tube)
-        self.patch_embed = TPatchEmbed(config.in_chans, config.patch_size, d, phi, config.embedding)
-        self.embed = self._token_embedding((tube, 1))
         coupling = Coupling.parse(config.coupling)
+        self.patch_embed = TPatchEmbed(
+            config.in_chans, config.patch_size, d, phi, config.embedding, share=coupling.shared
+        )
+        self.embed = self._token_embedding((tube, 1), shared=coupling.shared)
         block = partial(
             TBlock,
             d,
@@ -75,12 +77,12 @@ class VisionTransformer(Pretrained, nn.Module):
             coupling=coupling,
         )
         self._stack(block)
-        self.norm = TLayerNorm(d, tube, joint=coupling.norm)
+        self.norm = TLayerNorm(d, tube, joint=coupling.norm, shared=coupling.shared)
 
-    def _token_embedding(self, lead: tuple[int, ...]) -> TokenEmbedding:
+    def _token_embedding(self, lead: tuple[int, ...], shared: bool = False) -> TokenEmbedding:
         config = self.config
         grid = config.grid_of(*config.image_shape)
-        return TokenEmbedding(lead, grid, config.d, config.drop_rate, config.distilled)
+        return TokenEmbedding(lead, grid, config.d, config.drop_rate, config.distilled, shared=shared)
 
     def _new_head(self) -> nn.Module:
         return nn.Linear(self.num_features, self.num_classes) if self.num_classes else nn.Identity()

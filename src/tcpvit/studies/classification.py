@@ -54,8 +54,15 @@ def wide(width: int, tube: int, depth: int, **options: object) -> tuple[str, ...
     return (*shape, *tcp(coupling="mix:rotation,norm"))
 
 
+def fine(width: int, heads: int, **options: object) -> tuple[str, ...]:
+    """A TCP-ViT whose tube runs through the 2×2 parts of a patch, with one weight for all of them."""
+    shape = tcp(attention="joint", patch_embed="sub_patch", tube=4, embed_dim=width, num_heads=heads, **options)
+    return (*shape, *tcp(coupling="shared,mix:rotation"))
+
+
 # At most 44.5K parameters (but for `std`), in the order of worth.
 SMALL: dict[str, tuple[str, ...]] = {
+    "fine": fine(112, 7),
     "std": STD,
     "joint": JOINT,
     "joint-full-lr": (*JOINT, *FAST),
@@ -108,6 +115,7 @@ SMALL: dict[str, tuple[str, ...]] = {
 # Std-ViT's own parameters, 116K to 122K.
 WIDE = tcp(attention="joint", embed_dim=81, num_heads=3)
 LARGE: dict[str, tuple[str, ...]] = {
+    "large-fine": fine(192, 6),
     "large-81x3": (*WIDE, *FAST),
     "large-sqrt": (*WIDE, *ROOT),
     "large-less-decay": (*WIDE, *FAST, *LESS_DECAY),
@@ -124,10 +132,10 @@ DEEP: dict[str, tuple[str, ...]] = {
 }
 
 SCREENED = (
-    *("joint-mix", "joint-mix-norm", "joint-full-lr", "fast-wide-72x6", "fast-mix", "std-28", "std", "joint"),
+    *("fine", "joint-mix", "joint-mix-norm", "joint-full-lr", "fast-wide-72x6", "fast-mix", "std-28", "std", "joint"),
     *LARGE,
 )
-RATED = ("std", "std-28", "joint-full-lr", "fast-identity", *LARGE)  # whose rate is chosen
+RATED = ("fine", "std", "std-28", "joint-full-lr", "fast-identity", *LARGE)  # whose rate is chosen
 # One change each to joint-full-lr, at its rate; and to the dense models what is no change of a c-product.
 VARIED = (
     *(name for name in SMALL if name.startswith(("fast-", "sqrt-")) and name not in RATED),
@@ -136,7 +144,7 @@ VARIED = (
 RATES = (0.006, 0.012)  # beside the recipe's own 0.003, which `screen` has
 # Each model at its own rate, the best of its short runs; `paper` takes that of `joint-full-lr`.
 OWN_RATE = {"std": 0.006, "std-28": 0.006, "joint-full-lr": 0.006, "fast-less-decay": 0.006, "paper": 0.006}
-OWN_RATE |= {"joint-sqrt-lr": 0.006, "large-81x3": 0.003}
+OWN_RATE |= {"joint-sqrt-lr": 0.006, "large-81x3": 0.003, "fine": 0.006, "large-fine": 0.006}
 RECIPE_RATE = 0.003  # a model whose own rate this is was trained in `gap`
 # Of the tuned recipe: tried on held-out pictures, until the best is not the last; and the best of each model.
 TUNED_RATES = {"std": (0.004, 0.002, 0.008), "tcp": (0.004, 0.002, 0.008, 0.016, 0.032)}

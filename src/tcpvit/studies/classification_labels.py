@@ -9,6 +9,8 @@ LEGEND = (
     "each table says how fast its slices learn."
 )
 LABELS = {
+    "fine": "S",
+    "large-fine": "S, slices of width 48, 6 heads",
     "std": "Std-ViT, width 48",
     "std-less-decay": "Std-ViT, width 48, a third of the decay",
     "std-28": "Std-ViT, width 28: the dense ViT of TCP-ViT's size",
@@ -147,7 +149,7 @@ DEPTHS = (
     ("dense, Std-ViT's parameters: 9 blocks of width 32 instead of 4 of width 48", "std", "std-32x9"),
 )
 PRESETS = {"std": "std_vit_cifar", "paper": "tcp_vit_cifar", PLUS: "tcp_vit_cifar_plus", WIDE: "tcp_vit_cifar_wide"}
-FINALISTS = ("joint-sqrt-lr", "joint-full-lr", "std", "std-28", "large-81x3", "paper")
+FINALISTS = ("fine", "large-fine", "joint-sqrt-lr", "joint-full-lr", "std", "std-28", "large-81x3", "paper")
 TARGETS = {  # of one model against another: in words, and by how many points
     (PLUS, "std-28"): ("at most 44.5K parameters: 3 points ahead of the dense ViT of that size", 3.0),
     (PLUS, "std"): ("the same within 2 points of Std-ViT", -2.0),

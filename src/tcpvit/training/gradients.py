@@ -15,7 +15,7 @@ WEIGHTS = ("weight_hat", "second_hat")  # one matrix, or as many, for each slice
 
 
 def gradient_norms(model: nn.Module) -> Row:
-    """‖∂L/∂Ŵ_k‖ of each block and slice k, over the slice-wise weights of the block; a dense model has none.
+    """‖∂L/∂Ŵ_k‖ of each block and slice k, over the slice-wise weights of the block; dense and shared ones have none.
 
     >>> layer = nn.ModuleDict({"proj": TLinear(4, 4, tube=2)})
     >>> layer["proj"](torch.stack([torch.ones(5, 4), torch.zeros(5, 4)])).sum().backward()
@@ -28,7 +28,7 @@ def gradient_norms(model: nn.Module) -> Row:
             continue
         place = block_of(name)
         for weight in (getattr(module, each, None) for each in WEIGHTS):
-            if weight is not None and weight.grad is not None:
+            if weight is not None and weight.grad is not None and len(weight) >= module.tube:
                 grad = whole(weight.grad).reshape(module.tube, -1)
                 squares[place] = squares.get(place, torch.zeros((), device=grad.device)) + grad.square().sum(1)
     return {f"{place}:{k}": norm for place, found in squares.items() for k, norm in enumerate(found.sqrt().tolist())}
