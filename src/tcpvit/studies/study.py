@@ -24,6 +24,7 @@ from tcpvit.training.run import Busy, RunFolder, read_json
 
 Record = dict[str, Any]  # what a JSON file of results holds
 OF_EVERY_RECORD = ("key", "group", "name", "model", "parameters", "epochs", "seed", "recipe", "changes", "command")
+PLACES = ("--data-root", "--runs", "--results", "--pages")  # options of commands that name folders of the machine
 FAST = ("optimizer.slice_lr_scale=full",)  # a slice has 1/C of the inputs of a dense layer, and learns C times as fast
 
 
@@ -251,10 +252,20 @@ def _common(run: Planned, finished: Finished) -> Record:
         "cpu_seconds": result.get("cpu_seconds"),
         "threads": first["threads"],
         "torch": first["torch"],
-        "command": shlex.join(["tcpvit", *first["command"][1:]]),
+        "command": shlex.join(["tcpvit", *without_places(first["command"][1:])]),
         "commit": first["commit"],
         "resumed": [{"from_step": session["from_step"], "commit": session["commit"]} for session in later],
     }
+
+
+def without_places(words: Sequence[str]) -> list[str]:
+    """The words of a command without the folders of the machine that it ran on: they are nobody else's business.
+
+    >>> without_places(["reproduce", "slices", "--runs", "/mnt/runs", "--data-root=/mnt/data", "--quiet"])
+    ['reproduce', 'slices', '--quiet']
+    """
+    told = zip(["", *words], words, strict=False)  # each word with the one before
+    return [word for before, word in told if before not in PLACES and word.partition("=")[0] not in PLACES]
 
 
 def _same(found: Record, run: Planned, recipe: Recipe) -> bool:
