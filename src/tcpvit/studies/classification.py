@@ -54,15 +54,22 @@ def wide(width: int, tube: int, depth: int, **options: object) -> tuple[str, ...
     return (*shape, *tcp(coupling="mix:rotation,norm"))
 
 
-def fine(width: int, heads: int, **options: object) -> tuple[str, ...]:
+def fine(width: int, heads: int, coupling: str = "shared,mix:rotation", **options: object) -> tuple[str, ...]:
     """A TCP-ViT whose tube runs through the 2×2 parts of a patch, with one weight for all of them."""
-    shape = tcp(attention="joint", patch_embed="sub_patch", tube=4, embed_dim=width, num_heads=heads, **options)
-    return (*shape, *tcp(coupling="shared,mix:rotation"))
+    shape = {"attention": "joint", "patch_embed": "sub_patch", "tube": 4, "embed_dim": width, "num_heads": heads}
+    return tcp(**shape | options, coupling=coupling)
 
 
 # At most 44.5K parameters (but for `std`), in the order of worth.
 SMALL: dict[str, tuple[str, ...]] = {
     "fine": fine(112, 7),
+    "fine-apart": fine(112, 7, "shared"),
+    "fine-channels": fine(84, 7, patch_embed="t_linear", tube=3),
+    "fine-own": fine(48, 4, "mix:rotation", depth=5),
+    "std-27-patch-2": (*STD, *tcp(patch_size=2, embed_dim=27, num_heads=3)),
+    "fine-slice": fine(112, 7, attention="slice"),
+    "fine-identity": fine(112, 7, transform="identity"),
+    "fine-heads-4": fine(112, 4),
     "std": STD,
     "joint": JOINT,
     "joint-full-lr": (*JOINT, *FAST),
@@ -136,10 +143,10 @@ SCREENED = (
     *LARGE,
 )
 RATED = ("fine", "std", "std-28", "joint-full-lr", "fast-identity", *LARGE)  # whose rate is chosen
-# One change each to joint-full-lr, at its rate; and to the dense models what is no change of a c-product.
+# One change each to fine and to joint-full-lr, at their rate; and to the dense models what is no change of a c-product.
 VARIED = (
-    *(name for name in SMALL if name.startswith(("fast-", "sqrt-")) and name not in RATED),
-    *("joint", "joint-sqrt-lr", "two-factor", "std-less-decay", "std-28-less-decay"),
+    *(name for name in SMALL if name.startswith(("fine-", "fast-", "sqrt-")) and name not in RATED),
+    *("std-27-patch-2", "joint", "joint-sqrt-lr", "two-factor", "std-less-decay", "std-28-less-decay"),
 )
 RATES = (0.006, 0.012)  # beside the recipe's own 0.003, which `screen` has
 # Each model at its own rate, the best of its short runs; `paper` takes that of `joint-full-lr`.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tcpvit.figures.curves import draw_curves
 from tcpvit.figures.frontier import Point, draw_frontier
 from tcpvit.figures.style import save_figure
-from tcpvit.studies.classification_labels import LABELS, LEGEND, PAPER_EPOCHS, PLUS, PRESETS, WIDE
+from tcpvit.studies.classification_labels import JOINT, LABELS, LEGEND, PAPER_EPOCHS, PLUS, PRESETS, WIDE
 from tcpvit.studies.classification_tables import (
     PAIR,
     Effect,
@@ -52,13 +52,14 @@ from tcpvit.training.run import read_json
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SHORT = {"std": "width 48", "std-28": "width 28", "paper": "the paper's", PLUS: "plus", WIDE: "wide"}  # in the figure
+SHORT = {"std": "width 48", "std-28": "width 28", "paper": "the paper's", PLUS: "plus", JOINT: "joint", WIDE: "wide"}
 SAID = {  # in the README, where people look for what to use
     "std": "`std_vit_cifar`, dense",
     "std-28": "the same, 28 wide: the dense ViT of TCP-ViT's size",
     "paper": "`tcp_vit_cifar`, as in the paper",
-    PLUS: "`tcp_vit_cifar_plus`: joint attention, c-product patch embedding",
+    JOINT: "`tcp_vit_cifar_joint`: joint attention, c-product patch embedding",
     WIDE: "`tcp_vit_cifar_wide`: the same, 81 wide, 3 heads a slice",
+    PLUS: "`tcp_vit_cifar_plus`: the tube runs through the 2×2 parts of a patch, which share their weights",
 }
 COLUMNS = ["parameters", "of Std-ViT", "lr", "seeds", "top-1", "against Std-ViT"]
 RATE_CAVEAT = (
@@ -87,7 +88,7 @@ def write(places: Places) -> list[Path]:
 def _summary(records: list[Record]) -> str:
     """For the README: the dense models, the paper's and ours; the finalists, if all of ours and the dense ones are."""
     final = settled(group(records, "final"), judges(records))
-    runs = final if {"std", "std-28", PLUS, WIDE} <= set(final) else at_own_rate(records)
+    runs = final if {"std", "std-28", JOINT, WIDE} <= set(final) else at_own_rate(records)
     shown = [name for name in SAID if name in runs]
     table = Table("summary", title([run for name in shown for run in runs[name]]), ["model", *COLUMNS])
     for name in shown:
@@ -96,7 +97,7 @@ def _summary(records: list[Record]) -> str:
         against = lead(runs, name, "std") if name != "std" else None
         table.add(SAID[name], one["parameters"], ratio, rate_of(one), seeds_of(runs[name]), top1, against)
     table.notes.append(
-        "Each model at the learning rate that runs on held-out training pictures chose, in ours with a factor for "
+        "Each model at the learning rate that runs on held-out training pictures chose, two of ours with a factor for "
         "slice-wise weights (`optimizer.slice_lr_scale`). The last epoch counts; differences are in points, over the "
         "seeds that both models have."
     )
@@ -142,7 +143,7 @@ def _lines(records: list[Record], folder: str, times: dict[str, float], drawn: I
         "Each model at its own learning rate",
         [gap_table(own.values(), times), target_table(own)],
         "Shorter than the finals. The rate is the best of those that were tried in short runs; a model without "
-        "short runs has that of `tcp_vit_cifar_plus`.",
+        "short runs has that of `tcp_vit_cifar_joint`.",
     )
     yield from _section(
         "Every model at one learning rate",
@@ -160,12 +161,13 @@ def _lines(records: list[Record], folder: str, times: dict[str, float], drawn: I
             "Deeper networks, of other runs, have a table of their own below."
         )
         yield ""
-        about = " “plus” and “wide” are our presets, and points without a name the other models of the study."
+        about = " “plus”, “joint” and “wide” are our presets, points without a name the other models of the study."
         yield figure_block(f"{STEM}frontier", "Accuracy against parameters and time, CIFAR-10.", about)
         yield ""
     yield from _effects("From the paper's model to ours", "factors", factors(gap), gap, deviation, RATE_CAVEAT)
-    about = f"The model is `{PRESETS[PLUS]}`, trained as {LABELS[PLUS]}."
-    yield from _effects("One change to the best small model", "changes", changes(short), short, deviation, about)
+    for model in (PLUS, JOINT):
+        name, about = PRESETS[model], f"Trained as {LABELS[model]}."
+        yield from _effects(f"One change to `{name}`", name, changes(short, model), short, deviation, about)
     about = (
         "Networks with as many parameters, deeper and narrower. Four epochs say little of deep ones, so these runs "
         "have 12; each deep network has the learning rate of the one that it is compared with."
@@ -206,10 +208,10 @@ def _second_round(records: list[Record]) -> str:
     known = by_model(group(records, "long"))
     lacking = [LABELS[name].partition(":")[0] for name in by_model(group(records, "final")) if name not in known]
     without = f" {'; '.join(lacking)}: no such runs." if lacking else ""
-    found = ahead(known, "joint-sqrt-lr", PLUS)
+    found = ahead(known, "joint-sqrt-lr", JOINT)
     chosen = (
-        f" In them √C is {signed(fmean(found))} points ahead of C as the factor of our small preset's slices, with a "
-        f"standard error of {standard_error(mean_top1(known[PLUS]), pictures_of(known[PLUS])):.1f}."
+        f" In them √C is {signed(fmean(found))} points ahead of C as the factor of J's slices, with a "
+        f"standard error of {standard_error(mean_top1(known[JOINT]), pictures_of(known[JOINT])):.1f}."
         if found
         else ""
     )

@@ -7,9 +7,11 @@ from statistics import fmean, variance
 
 from tcpvit.studies.classification_labels import (
     CHANGES,
+    CHANGES_OF_PLUS,
     DEPTHS,
     FACTORS,
     FINALISTS,
+    JOINT,
     LABELS,
     PLUS,
     PRESETS,
@@ -167,10 +169,11 @@ def _effects(steps: Iterable[tuple[str, str, str]], runs: Runs) -> list[Effect]:
     return found
 
 
-def changes(short: list[Record]) -> list[Effect]:
-    """What each change to the best small model makes: short runs, held-out pictures, at that model's rate."""
-    best = best_ways(short).get(PLUS)
-    return _effects(CHANGES, by_model(run for run in short if run["lr"] == best[0]["lr"])) if best else []
+def changes(short: list[Record], model: str = JOINT) -> list[Effect]:
+    """What each change to J, or to S, makes: short runs, held-out pictures, at that model's rate."""
+    best = best_ways(short).get(model)
+    steps = {JOINT: CHANGES, PLUS: CHANGES_OF_PLUS}[model]
+    return _effects(steps, by_model(run for run in short if run["lr"] == best[0]["lr"])) if best else []
 
 
 def depths(records: list[Record]) -> list[Effect]:

@@ -6,9 +6,11 @@ from collections.abc import Iterable
 from statistics import fmean
 
 from tcpvit.studies.classification_labels import (
+    JOINT,
     LABELS,
     NO_TRANSFORM,
     PAPER_EPOCHS,
+    PLUS,
     PRESETS,
     QUOTED,
     RECIPES,
@@ -74,16 +76,19 @@ def _on_targets(runs: Runs) -> Iterable[str]:
 
 
 def _on_changes(records: list[Record]) -> Iterable[str]:
-    """What matters in the best small model, and whether it is the DCT."""
-    effects = changes(short_runs(records))
-    if not effects:
-        return
-    shows = chance(effects, pictures_of(short_runs(records)), seed_deviation(records))
-    found = sorted_out(effects, shows)
-    rest = len(found.pop(NO_DIFFERENCE, []))
-    told = "".join(f" {said}: {'; '.join(chosen)}." for said, chosen in found.items())
-    yield f"Of {len(effects)} changes to the best small model,{told} The other {rest}: {NO_DIFFERENCE}."
-    yield from _on_transforms({what: 100 * (after - before) for what, before, after in effects}, shows)
+    """What matters in our small models, and whether it is the DCT."""
+    short = short_runs(records)
+    for model in (PLUS, JOINT):
+        effects = changes(short, model)
+        if not effects:
+            continue
+        shows = chance(effects, pictures_of(short), seed_deviation(records))
+        found = sorted_out(effects, shows)
+        rest = len(found.pop(NO_DIFFERENCE, []))
+        told = "".join(f" {said}: {'; '.join(chosen)}." for said, chosen in found.items())
+        others = f" {f'The other {rest}' if told else 'all'}: {NO_DIFFERENCE}." if rest else ""
+        yield f"Of {len(effects)} changes to `{PRESETS[model]}`,{told}{others}"
+        yield from _on_transforms({what: 100 * (after - before) for what, before, after in effects}, shows)
 
 
 def _on_transforms(gains: dict[str, float], shows: float) -> Iterable[str]:
@@ -125,7 +130,7 @@ def sorted_out(effects: list[Effect], shows: float) -> dict[str, list[str]]:
 def with_time(early: Runs, late: Runs) -> Iterable[str]:
     """How our leads change with the length of the training, slices at one rate, over seeds that all four runs have."""
     found = []
-    for model, to in TARGETS:
+    for model, to in (*TARGETS, (JOINT, "std-28"), (JOINT, "std")):
         pair = {name: early[name] for name in (model, to) if name in early}
         later = {f"{name} later": late.get(runs[0]["name"], []) for name, runs in pair.items()}
         runs = on_common_seeds(pair | later)
