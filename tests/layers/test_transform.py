@@ -56,6 +56,21 @@ def test_to_empty_from_meta_gets_the_matrix_back():
     torch.testing.assert_close(phi.matrix, get_transform("dct", 3).matrix.float())
 
 
+def test_weights_assigned_to_a_model_on_meta_bring_the_matrix_with_them():
+    layer = TLinear(4, 6, 3)
+    with torch.device("meta"):
+        empty = TLinear(4, 6, 3)
+    empty.load_state_dict(layer.state_dict(), assign=True)
+    assert torch.equal(empty.weight, layer.weight)
+
+
+@pytest.mark.parametrize(("matrix", "scale"), [(torch.eye(3).flip(0) * 2, 4.0), (torch.ones(3, 3).triu(), None)])
+def test_a_stored_matrix_is_as_orthogonal_as_what_is_loaded(matrix, scale):
+    stored, empty = HatTransform(matrix, 3), HatTransform("matrix", 3)
+    empty.load_state_dict(stored.state_dict())
+    assert (empty.scale, empty.is_orthogonal) == (stored.scale, stored.is_orthogonal) == (scale, scale is not None)
+
+
 def test_complex_and_unfit_transforms_are_refused():
     with pytest.raises(ValueError, match="complex"):
         HatTransform("dft", 3)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tcpvit.algebra.bases import unitary_scale
 from tcpvit.algebra.transforms import LearnedTransform, MatrixTransform, Transform, get_transform
 from tcpvit.layers.kernels import tubes as kernel
 
@@ -19,14 +20,14 @@ STORED = ("data_driven", "matrix")
 
 
 def matching(matrix: Tensor, x: Tensor) -> Tensor:
-    """The matrix in the precision of `x`: integers have none, and would round it to zeros and ones.
+    """The matrix where `x` is, in its precision: integers have none, and would round it to zeros and ones.
 
     >>> matching(torch.ones(2, 2), torch.ones(2).double()).dtype
     torch.float64
     """
     if not x.is_floating_point():
         raise ValueError(f"a tube transform takes floating-point numbers, got {x.dtype}: give images as x / 255")
-    return matrix.to(x.dtype)
+    return matrix.to(x.device, x.dtype)
 
 
 def mix_slices(matrix: Tensor, x: Tensor) -> Tensor:
@@ -62,7 +63,7 @@ class HatTransform(nn.Module):
             raise ValueError(
                 f"layers compute with real numbers, but {found!r} is complex; take 'dct', 'haar' or another"
             )
-        self.is_orthogonal, self.scale = found.is_orthogonal, found.scale
+        self.scale = found.scale  # s where M Mᵀ = s·I
         device = torch.get_default_device()
         self.learned = found.to(device) if isinstance(found, LearnedTransform) else None
         self._exact: tuple[Tensor, Tensor] | None = None
@@ -78,6 +79,11 @@ class HatTransform(nn.Module):
             if stored:  # no name gives it: whoever loads no weights shall see NaN, not another transform
                 matrix = torch.full_like(matrix, torch.nan)
             self.register_buffer(name, matrix, persistent=not derived)
+
+    @property
+    def is_orthogonal(self) -> bool:
+        """True if M is orthogonal up to a factor."""
+        return self.scale is not None
 
     def matrices(self) -> tuple[Tensor, Tensor]:
         """M and M⁻¹."""
@@ -112,11 +118,26 @@ class HatTransform(nn.Module):
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> HatTransform:
         """After a change of dtype or device take the matrices anew from float64, so that nothing is rounded twice."""
         super()._apply(fn, recurse)
-        if self._exact is not None:
-            self.matrix, self.inverse_matrix = (
-                m.to(self.matrix.device, self.matrix.dtype, copy=True) for m in self._exact
-            )
+        self._compute_anew(self.matrix.device if self._exact else None)
         return self
+
+    def _compute_anew(self, device: torch.device | None) -> None:
+        """The matrices that a name determines, on that device."""
+        if self._exact is not None:
+            self.matrix, self.inverse_matrix = (m.to(device, self.matrix.dtype, copy=True) for m in self._exact)
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, local_metadata: dict[str, Any], *rest: Any
+    ) -> None:
+        """A stored matrix is judged as it comes; a computed one follows weights that are assigned to a meta model."""
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, *rest)
+        if self.learned is not None:
+            return
+        if self._exact is not None:
+            if self.matrix.is_meta and local_metadata.get("assign_to_params_buffers"):
+                self._compute_anew(torch.device("cpu"))  # `matching` takes it to where the weights are
+        elif self.matrix.dtype in (torch.float32, torch.float64) and not self.matrix.is_meta:
+            self.scale = unitary_scale(self.matrix.detach().to("cpu", torch.float64))
 
     def extra_repr(self) -> str:
         """What `repr` shows."""

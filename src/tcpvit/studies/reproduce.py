@@ -81,6 +81,7 @@ def reproduce(
         _show_plan(chosen, places, epochs, json)
         return []
     report = reporter(quiet=quiet, json=json)
+    report.going_on = "the same command"  # `tcpvit train` knows neither the models of `conversion` nor the records
     if not pages_only:
         torch.set_num_threads(threads)
         missing = work(its, chosen, places, epochs=epochs, root=data_root, report=report)

@@ -297,6 +297,8 @@ class Lesson:
 class Keeper(Silent):
     """Lets another report, writes down what the run is about when it begins, and knows how to go on with it."""
 
+    going_on = "the same command"  # `tcpvit train` does not know the teacher
+
     def __init__(self, report: Silent, run: RunFolder, memory: Mapping[str, Any]):
         self.report, self.run, self.memory = report, run, memory
 
@@ -316,10 +318,6 @@ class Keeper(Silent):
     def say(self, text: str) -> None:
         """Something the user must know."""
         self.report.say(text)
-
-    def way_on(self, run: object) -> str:
-        """`tcpvit train` does not know the teacher, so a run that was stopped goes on where it was begun."""
-        return "the same command"
 
     def stop(self) -> None:
         """The run ends, however."""

@@ -30,6 +30,8 @@ class About:
 class Silent:
     """Says only what the user must know, on stderr."""
 
+    going_on = "`tcpvit train --resume {run}`"  # what goes on with a run that was stopped
+
     def start(self, about: About, state: State) -> None:
         """The run begins or goes on."""
 
@@ -45,7 +47,7 @@ class Silent:
 
     def way_on(self, run: object) -> str:
         """What goes on with a run that was stopped, for the end of a sentence."""
-        return f"`tcpvit train --resume {run}`"
+        return self.going_on.format(run=run)
 
     def stop(self) -> None:
         """The run ends, however."""
