@@ -20,6 +20,8 @@ CONFIGS = {
     "std, many stages": SegmenterConfig(STD, DecoderConfig(channels=(6, 6, 6, 6, 6))),
     "tcp": SegmenterConfig(TCP, DecoderConfig("tcp", channels=(9, 6, 6))),
     "tcp mix": SegmenterConfig(TCP, DecoderConfig("tcp", channels=(9, 6), coupling=("mix", "shuffle"))),
+    "tcp low_rank": SegmenterConfig(TCP, DecoderConfig("tcp", channels=(9, 6), coupling=("low_rank:2", "mix"))),
+    "tcp partial": SegmenterConfig(TCP, DecoderConfig("tcp", channels=(9, 6), coupling=("partial:0.4", "low_rank:1"))),
     "tcp spatial": SegmenterConfig(TCP, DecoderConfig("tcp", channels=(9, 6, 6), activation_domain="spatial")),
     "tcp learned": SegmenterConfig(TCP, DecoderConfig("tcp", channels=(9, 6, 6), transform="learned")),
     "tcp decoder of a std backbone": SegmenterConfig(STD, DecoderConfig("tcp", channels=(8, 4), tube=4)),

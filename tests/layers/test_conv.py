@@ -6,7 +6,7 @@ from torch import nn
 
 from tcpvit.algebra import random_orthogonal
 from tcpvit.layers import Coupling, HatTransform, MapCoupling, TConv2d, TubalConv2d, reference
-from tcpvit.layers.conv import enter_maps, leave_maps, mix_maps, shuffle_maps
+from tcpvit.layers.conv import enter_maps, leave_maps, mix_maps, shuffle_maps, t_conv2d
 from tcpvit.layers.groups import slice_weight_tubes, undecayed_names
 
 
@@ -97,9 +97,32 @@ def test_couplings_are_those_of_tensor_tokens(coupling):
     torch.testing.assert_close(couple(x_hat), expected)
 
 
-def test_couplings_of_linear_maps_are_refused():
-    with pytest.raises(ValueError, match="mix and shuffle"):
-        MapCoupling(3, Coupling.parse("low_rank:2"))
+@pytest.mark.parametrize("coupling", ["low_rank:2", "partial:0.4", "partial:1", "low_rank:1+partial:0.3"])
+@pytest.mark.parametrize(("kernel_size", "padding"), [(3, 1), (1, 0)])
+def test_coupled_convolutions_equal_the_reference(coupling, kernel_size, padding):
+    layer = t_conv2d(4, 5, kernel_size, 3, padding=padding, coupling=Coupling.parse(coupling)).double()
+    for parameter in layer.parameters():
+        nn.init.normal_(parameter)
+    x_hat = torch.randn(2, 12, 6, 5, dtype=torch.float64)
+    X = torch.stack([part.permute(0, 2, 3, 1) for part in x_hat.chunk(3, 1)], -1)  # (B, H, W, d, C)
+    slow = reference.conv(layer, X, torch.eye(3, dtype=torch.float64))  # the slices are given in the hat domain already
+    torch.testing.assert_close(layer(x_hat), torch.cat(slow.permute(0, 3, 1, 2, 4).unbind(-1), 1))
+
+
+def test_a_coupled_convolution_that_reads_everything_is_dense_and_low_rank_starts_as_none():
+    dense = t_conv2d(4, 6, 3, 3, padding=1, coupling=Coupling(partial=1.0))
+    x_hat = torch.randn(2, 12, 6, 5)
+    torch.testing.assert_close(dense(x_hat), nn.functional.conv2d(x_hat, dense.dense_hat, dense.bias_hat, padding=1))
+    layer = t_conv2d(4, 6, 3, 3, padding=1, coupling=Coupling(low_rank=2))
+    torch.testing.assert_close(layer(x_hat), TConv2d.forward(layer, x_hat))
+    layer(x_hat).square().sum().backward()
+    assert layer.u_hat.grad.abs().max() > 0
+
+
+@pytest.mark.parametrize("coupling", ["two_factor", "norm", "shared"])
+def test_couplings_of_linear_maps_are_refused(coupling):
+    with pytest.raises(ValueError, match=f"coupled by mix, shuffle, low_rank and partial; {coupling} is for linear"):
+        MapCoupling(3, Coupling.parse(coupling))
 
 
 def test_the_channels_of_a_pixel_stay_together_in_memory():

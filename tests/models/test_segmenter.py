@@ -27,7 +27,7 @@ from tcpvit.models import (
 SMALL = ViTConfig("tcp", img_size=16, patch_size=4, num_classes=0, depth=1)
 TCP_DECODERS = [
     {"coupling": coupling, "activation_domain": domain}
-    for coupling in ("none", "mix:rotation+shuffle")
+    for coupling in ("none", "mix:rotation+shuffle", "shuffle+low_rank:2+partial:0.3")
     for domain in ("transform", "spatial")
 ]
 
@@ -160,7 +160,8 @@ def test_fusing_batch_norms_changes_no_logit(decoder):
     fused = copy.deepcopy(model).fuse_()
     torch.testing.assert_close(fused(images), model(images))
     left = sum(isinstance(m, nn.BatchNorm2d) and not m.fused for m in fused.modules())
-    assert left == (2 if decoder.get("activation_domain") == "spatial" else 0)
+    stays = decoder.get("activation_domain") == "spatial" or "low_rank" in decoder.get("coupling", "")
+    assert left == (2 if stays else 0)
     assert fused.backbone.fused
     with pytest.raises(ValueError, match="for inference only"):
         fused.train()
@@ -256,7 +257,7 @@ def test_a_given_transform_goes_to_the_backbone():
         ({"decoder": {"kind": "tcp", "channels": [96, 64]}}, "tube 3 does not divide its 64 channels"),
         ({"decoder": {"kind": "tpc"}}, "did you mean 'tcp'"),
         ({"decoder": {"coupling": "mix"}}, "decoder.coupling is an option of TCP decoders"),
-        ({"decoder": {"kind": "tcp", "channels": [96], "coupling": "low_rank:2"}}, "by mix and shuffle"),
+        ({"decoder": {"kind": "tcp", "channels": [96], "coupling": "two_factor"}}, "is for linear maps"),
         ({"decoder": {"kind": "tcp", "channels": [96], "transform": "data_driven"}}, "needs its matrix"),
         ({"decoder": {"channels": []}}, "a list of positive integers"),
         ({"decoder": {"channels": 64}}, "a list of positive integers, as .* got 64"),

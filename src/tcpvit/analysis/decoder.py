@@ -26,7 +26,7 @@ def decoder_parameters(config: SegmenterConfig) -> dict[str, int]:
     decoder, tube = config.decoder, _groups(config)
     mixed = tube**2 if Coupling.parse(decoder.coupling).mix else 0
     found = {
-        f"stage_{i}": TAPS * before * after // tube + 3 * after + mixed  # filters; bias, scale and shift
+        f"stage_{i}": sum(_filters(config, before, after)) + 3 * after + mixed  # filters; bias, scale and shift
         for i, (before, after) in enumerate(_channels(config), start=1)
     }
     found["decoder_head"] = (decoder.channels[-1] + 1) * config.num_classes
@@ -48,15 +48,24 @@ def decoder_work(config: SegmenterConfig, size: Size) -> dict[str, Work]:
     found = {"decoder_transform": Work(transform=entered + formed)}
     for i, (before, after) in enumerate(_channels(config)):
         given, own = prod(sizes[max(i - 1, 0)]), prod(sizes[i])  # pixels before and after enlarging
+        sliced, coupled = _filters(config, before, after)
         found[f"stage_{i + 1}"] = Work(
-            products=2 * TAPS * before * after // tube * own,
-            coupling=2 * before**2 * given if mix else 0,
+            products=2 * sliced * own,
+            coupling=2 * coupled * own + (2 * before**2 * given if mix else 0),
             transform=2 * (before**2 * given * (i > 0) + after**2 * own) if spatial else 0,
             norm=BATCH_NORM * after * own,
             activation=after * own,
         )
     found["decoder_head"] = Work(products=2 * decoder.channels[-1] * config.num_classes * prod(sizes[-1]))
     return found
+
+
+def _filters(config: SegmenterConfig, before: int, after: int) -> tuple[int, int]:
+    """Weights of a stage's convolution, each a multiply-add for a pixel: of single slices, and across them."""
+    tube, coupling = _groups(config), Coupling.parse(config.decoder.coupling)
+    dense = tube * coupling.dense_features(after // tube)  # features that read all slices
+    low_rank = coupling.low_rank * (TAPS * before + after)
+    return TAPS * before * (after - dense) // tube, TAPS * before * dense + low_rank
 
 
 def _groups(config: SegmenterConfig) -> int:

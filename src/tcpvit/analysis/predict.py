@@ -6,7 +6,6 @@ class token (and a DeiT a distillation token beside it), which the paper's formu
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from tcpvit.analysis.count import Count
@@ -34,7 +33,7 @@ class _Map:
 
     @property
     def d_dense(self) -> int:
-        return math.ceil(self.coupling.partial * self.d_out)
+        return self.coupling.dense_features(self.d_out)
 
     @property
     def products(self) -> int:

@@ -2,7 +2,7 @@
 
 from tcpvit.layers.attention import Attention, TAttention
 from tcpvit.layers.block import Block, TBlock
-from tcpvit.layers.conv import MapCoupling, TConv2d, TubalConv2d
+from tcpvit.layers.conv import CoupledTConv2d, MapCoupling, TConv2d, TubalConv2d
 from tcpvit.layers.coupling import CoupledTLinear, Coupling, shuffle_slices, t_linear
 from tcpvit.layers.drop import DropPath
 from tcpvit.layers.embed import PatchEmbed, TokenEmbedding, TPatchEmbed, patchify, patchify_slices
@@ -14,6 +14,7 @@ from tcpvit.layers.transform import HatTransform, mix_slices
 __all__ = [
     "Attention",
     "Block",
+    "CoupledTConv2d",
     "CoupledTLinear",
     "Coupling",
     "DropPath",

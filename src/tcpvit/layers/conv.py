@@ -8,8 +8,6 @@ slices. In memory the channels of a pixel lie together (torch's channels_last), 
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -97,6 +95,77 @@ class TConv2d(nn.Module):
         """What `repr` shows."""
         sizes = f"d_in={self.d_in}, d_out={self.d_out}, kernel_size={self.kernel_size}, tube={self.tube}"
         return f"{sizes}, stride={self.stride}, padding={self.padding}, bias={self.bias_hat is not None}"
+
+
+class CoupledTConv2d(TConv2d):
+    """A TConv2d whose slices meet by low_rank or partial, as those of `CoupledTLinear` do.
+
+    >>> layer = CoupledTConv2d(4, 6, 3, tube=3, padding=1, coupling=Coupling(low_rank=2, partial=0.5))
+    >>> layer(torch.randn(2, 12, 5, 5)).shape
+    torch.Size([2, 18, 5, 5])
+    """
+
+    def __init__(
+        self,
+        d_in: int,
+        d_out: int,
+        kernel_size: int,
+        tube: int,
+        *,
+        stride: int = 1,
+        padding: int = 0,
+        bias: bool = True,
+        coupling: Coupling,
+    ):
+        super().__init__(d_in, d_out, kernel_size, tube, stride=stride, padding=padding, bias=bias)
+        self.coupling = coupling
+        self.d_dense = coupling.dense_features(d_out)
+        taps = (kernel_size, kernel_size)
+        if self.d_dense:
+            self.weight_hat = nn.Parameter(torch.empty(tube * (d_out - self.d_dense), d_in, *taps))
+            self.dense_hat = nn.Parameter(torch.empty(tube * self.d_dense, tube * d_in, *taps))
+        if coupling.low_rank:
+            self.v_hat = nn.Parameter(torch.empty(coupling.low_rank, tube * d_in, *taps))
+            self.u_hat = nn.Parameter(torch.empty(tube * d_out, coupling.low_rank, 1, 1))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the weights anew; the low-rank part starts at zero, as in LoRA."""
+        if self.weight_hat.numel():  # none is left where every feature reads all slices
+            super().reset_parameters()
+        for name in ("dense_hat", "v_hat"):
+            if hasattr(self, name):
+                init_conv_(getattr(self, name), None)
+        if hasattr(self, "u_hat"):
+            nn.init.zeros_(self.u_hat)
+
+    def forward(self, x_hat: Tensor) -> Tensor:
+        """(B, C·d_in, H, W) -> (B, C·d_out, H', W')."""
+        if not self.d_dense:
+            y_hat = super().forward(x_hat)
+        else:
+            parts = [F.conv2d(x_hat, self.dense_hat, None, self.stride, self.padding)]
+            if self.weight_hat.numel():
+                parts.append(F.conv2d(x_hat, self.weight_hat, None, self.stride, self.padding, groups=self.tube))
+            y_hat = torch.cat([part.unflatten(1, (self.tube, -1)) for part in parts], 2).flatten(1, 2)
+            y_hat = y_hat if self.bias_hat is None else y_hat + self.bias_hat.view(-1, 1, 1)
+        if self.coupling.low_rank:
+            shared = F.conv2d(x_hat, self.v_hat, None, self.stride, self.padding)  # (B, r, H', W')
+            y_hat = y_hat + F.conv2d(shared, self.u_hat)
+        return y_hat
+
+
+def t_conv2d(
+    d_in: int, d_out: int, kernel_size: int, tube: int, *, padding: int = 0, coupling: Coupling | None = None
+) -> TConv2d:
+    """A TConv2d, or what the coupling makes of it; mix and shuffle are those of `MapCoupling`.
+
+    >>> type(t_conv2d(4, 6, 3, tube=3, coupling=Coupling(low_rank=2))).__name__
+    'CoupledTConv2d'
+    """
+    if coupling is not None and (coupling.low_rank or coupling.partial):
+        return CoupledTConv2d(d_in, d_out, kernel_size, tube, padding=padding, coupling=coupling)
+    return TConv2d(d_in, d_out, kernel_size, tube, padding=padding)
 
 
 class TubalConv2d(nn.Module):
@@ -239,10 +308,12 @@ class MapCoupling(nn.Module):
 
 
 def check_map_coupling(coupling: Coupling) -> None:
-    """Feature maps are coupled by mix and shuffle alone."""
-    if replace(coupling, mix=None, shuffle=False) != Coupling():
-        others = [name for name in ("low_rank", "partial", "two_factor", "norm") if getattr(coupling, name)]
-        raise ValueError(f"feature maps are coupled by mix and shuffle; {' and '.join(others)} is for linear maps")
+    """Feature maps are coupled by mix and shuffle, convolutions by low_rank and partial too."""
+    others = [name for name in ("two_factor", "norm", "shared") if getattr(coupling, name)]
+    if others:
+        raise ValueError(
+            f"convolutions are coupled by mix, shuffle, low_rank and partial; {' and '.join(others)} is for linear maps"
+        )
 
 
 def init_conv_(weight: Tensor, bias: Tensor | None) -> None:

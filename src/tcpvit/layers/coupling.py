@@ -73,6 +73,10 @@ class Coupling:
         """True if something is added to the slice-wise linear maps: mix, low_rank or partial."""
         return self.mix is not None or self.low_rank > 0 or self.partial > 0
 
+    def dense_features(self, d_out: int) -> int:
+        """How many of the d_out features of every slice read all slices."""
+        return math.ceil(self.partial * d_out)
+
 
 def _parse_word(word: str) -> tuple[str, str | bool | int | float]:
     kind, _, value = word.partition(":")
@@ -131,7 +135,7 @@ class CoupledTLinear(TLinear):
         self.coupling = coupling
         # M commutes with a weight that all slices share: it acts where there are fewer features.
         self.mixes_last = coupling.shared and d_out < d_in
-        self.d_dense = math.ceil(coupling.partial * d_out)
+        self.d_dense = coupling.dense_features(d_out)
         if coupling.mix:
             self.mix = nn.Parameter(torch.empty(tube, tube))
         if coupling.low_rank:

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from tcpvit.layers.attention import TAttention
 from tcpvit.layers.block import Block, TBlock
-from tcpvit.layers.conv import TConv2d
+from tcpvit.layers.conv import CoupledTConv2d, TConv2d
 from tcpvit.layers.coupling import CoupledTLinear, Coupling, TwoFactorTLinear
 from tcpvit.layers.embed import TPatchEmbed, patchify
 from tcpvit.layers.linear import TLinear
@@ -277,9 +277,35 @@ def shuffle(X: Tensor, M: Tensor) -> Tensor:
 def conv(layer: TConv2d, X: Tensor, M: Tensor) -> Tensor:
     """What `layer` computes, on spatial maps (B, H, W, d, C)."""
     C = layer.tube
+    if isinstance(layer, CoupledTConv2d):
+        return unhat(_coupled_conv(layer, hat(X, M)), M)
     W = unhat([W_k.permute(2, 3, 1, 0) for W_k in layer.weight_hat.chunk(C)], M)  # (k, k, d, d', C)
     b = None if layer.bias_hat is None else unhat(list(layer.bias_hat.chunk(C)), M)
     return t_conv(X, W, b, M, layer.padding)
+
+
+def _coupled_conv(layer: CoupledTConv2d, X_hat: Slices) -> Slices:
+    """Low_rank and partial, slice after slice: every slice (B, H, W, d)."""
+    C, d = layer.tube, layer.d_in
+
+    def convolved(X_k: Tensor, filters: Tensor) -> Tensor:
+        return F.conv2d(X_k.permute(0, 3, 1, 2), filters, padding=layer.padding).permute(0, 2, 3, 1)
+
+    def reading_all(filters: Tensor) -> Tensor:
+        return torch.stack([convolved(X_j, filters[:, j * d : (j + 1) * d]) for j, X_j in enumerate(X_hat)]).sum(0)
+
+    features: list[Slices] = [[] for _ in X_hat]  # of each slice: those that read all slices, then those that do not
+    if layer.d_dense:
+        features = [[reading_all(filters)] for filters in layer.dense_hat.chunk(C)]
+    if layer.d_dense < layer.d_out:
+        for k, W_k in enumerate(layer.weight_hat.chunk(C)):
+            features[k].append(convolved(X_hat[k], W_k))
+    Y_hat = [torch.cat(found, -1) for found in features]
+    if layer.coupling.low_rank:
+        shared = reading_all(layer.v_hat)  # (B, H, W, r)
+        Y_hat = [Y_k + shared @ U_k.flatten(1).mT for Y_k, U_k in zip(Y_hat, layer.u_hat.chunk(C), strict=True)]
+    assert layer.bias_hat is not None
+    return [Y_k + b_k for Y_k, b_k in zip(Y_hat, layer.bias_hat.chunk(C), strict=True)]
 
 
 def decode(decoder: Any, maps: Tensor, size: tuple[int, int]) -> Tensor:

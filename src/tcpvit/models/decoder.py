@@ -20,7 +20,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tcpvit.algebra.checks import nearest
-from tcpvit.layers.conv import MapCoupling, TConv2d, check_map_coupling, enter_maps, init_conv_, mix_maps
+from tcpvit.layers.conv import (
+    CoupledTConv2d,
+    MapCoupling,
+    check_map_coupling,
+    enter_maps,
+    init_conv_,
+    mix_maps,
+    t_conv2d,
+)
 from tcpvit.layers.coupling import Coupling
 from tcpvit.layers.mlp import ACTIVATION_DOMAINS
 from tcpvit.layers.transform import STORED, HatTransform, attach_transform
@@ -40,7 +48,9 @@ class DecoderConfig:
     transform: str = "dct"
     # BatchNorm and ReLU act on the hat slices, which costs no transforms, or between Φ⁻¹ and Φ, where the slices meet.
     activation_domain: str = "transform"
-    coupling: tuple[str, ...] = ()  # mix, mix:rotation, shuffle: of what enters each convolution
+    coupling: tuple[
+        str, ...
+    ] = ()  # mix, mix:rotation, shuffle of what enters each convolution; low_rank, partial of it
 
     def __post_init__(self) -> None:
         for name, value, known in (
@@ -189,8 +199,8 @@ class TStage(nn.Module):
         tube, coupling = transform.tube, Coupling.parse(config.coupling)
         attach_transform(self, transform, tube)
         self.spatial = config.activation_domain == "spatial"
-        self.couple = MapCoupling(tube, coupling) if coupling != Coupling() else nn.Identity()
-        self.conv = TConv2d(in_channels // tube, out_channels // tube, 3, tube, padding=1)
+        self.couple = MapCoupling(tube, coupling) if coupling.mix or coupling.shuffle else nn.Identity()
+        self.conv = t_conv2d(in_channels // tube, out_channels // tube, 3, tube, padding=1, coupling=coupling)
         self.norm = FoldingNorm(out_channels)
 
     def forward(self, x: Tensor, size: tuple[int, int] | None = None) -> Tensor:
@@ -202,8 +212,8 @@ class TStage(nn.Module):
         return F.relu(self.norm(y), inplace=True)
 
     def fuse_(self) -> None:
-        """Fold the BatchNorm into the convolution, unless a transform stands between them."""
-        if not self.spatial:
+        """Fold the BatchNorm into the convolution, unless a transform stands between them or other filters beside."""
+        if not self.spatial and not isinstance(self.conv, CoupledTConv2d):
             self.norm.fold_into_(self.conv.weight_hat, self.conv.bias_hat)
 
 
