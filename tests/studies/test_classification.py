@@ -166,6 +166,25 @@ def test_the_frontier_draws_finalists_over_the_seeds_that_all_have():
     assert [round(height, 1) for height in drawn] == [78.4, 78.6]  # ahead on the seed of both, though not on average
 
 
+def test_a_finalist_that_is_no_preset_takes_no_seed_from_the_others():
+    final = [made("final", name, 0.7, seed=seed, epochs=30) for name in ("std", "std-28") for seed in (0, 1)]
+    late = [made("final", "fine", 0.8, seed=seed, epochs=30) for seed in (0, 1)]
+    for runs, drawn in ((late[:1], 2), (late, 3)):
+        figure = _frontier([run | {"model": "std_vit"} for run in [*final, *runs]], {})
+        assert sum(len(dots.get_offsets()) for dots in figure.axes[0].collections) == drawn
+
+
+def test_the_lead_of_a_fast_learner_is_told_early_and_late():
+    early = [made("rate", f"{name}-0.006", top1, epochs=4) for name, top1 in (("fine", 0.6), ("std-28", 0.55))]
+    early.append(made("rate", "std-0.006", 0.59, epochs=4))
+    late = [made("final", name, top1, epochs=30) for name, top1 in (("fine", 0.76), ("std-28", 0.75), ("std", 0.78))]
+    (line,) = (line for line in in_short(early + late, {}) if line.startswith("- S,"))
+    assert "+5.0 points to the dense ViT of its size and +1.0 to Std-ViT after 4 epochs" in line
+    assert "+1.0 points to the dense ViT of its size and −2.0 to Std-ViT after 30 epochs" in line
+    assert line.endswith("It learns faster, and its lead shrinks as the others catch up.")
+    assert not [line for line in in_short(early, {}) if line.startswith("- S,")]
+
+
 def test_parts_that_share_a_row_of_the_frontier_show_each_model_once():
     runs = [made("final", "std", 0.8, epochs=2), made("gap", "std", 0.7, epochs=2), made("gap", "joint", 0.6, epochs=2)]
     figure = _frontier([run | {"model": "std_vit"} for run in runs], {})

@@ -143,7 +143,7 @@ def test_csv_json_and_pictures_one_by_one(run, place):
         (["run", "empty"], "there are no pictures in empty; looked for .bmp, .gif, .jpeg"),
         (["run", "missing.png"], "missing.png is neither a file nor a folder"),
         (["tcp_vit_cifar", "pictures"], "tcp_vit_cifar is a preset with random weights"),
-        (["tcp_vit_cifar", "pictures"], "or take one that comes with weights: tcp_vit_cifar_joint, "),
+        (["tcp_vit_cifar", "pictures"], "or take one that comes with weights: tcp_vit_cifar_plus, "),
         (["run/missing", "pictures"], "'run/missing' is no run folder, no saved model and no preset"),
         (["tcp_vit_pt", "pictures"], "no preset; did you mean 'tcp_vit_pet'?"),
         (["run", "pictures", "--top", "0"], "top and batch_size are at least 1"),

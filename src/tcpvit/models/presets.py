@@ -10,14 +10,11 @@ from tcpvit.models.decoder import DecoderConfig
 from tcpvit.models.segmenter import SegmenterConfig
 from tcpvit.models.swin import SwinConfig
 
-# Classification, 32×32: 119,194 and 43,114 parameters. Our own, which docs/results/classification.md compares:
-# - joint: slices that attend together, from a c-product patch embedding (43,930), and wide: the same as wide as
-#   Std-ViT's parameters allow (116,893); better with a higher rate for slices, optimizer.slice_lr_scale=sqrt or full;
-# - plus: the 2×2 parts of a patch are the slices; they share their weights and are mixed in each linear map (42,826).
+# Classification, 32×32: 119,194 and 43,114 parameters. What the study found best: slices that attend together, from a
+# c-product patch embedding (43,930), and the same as wide as Std-ViT's parameters allow (116,893). Both are
+# better with a higher rate for slices: optimizer.slice_lr_scale=sqrt or full.
 _cifar = partial(ViTConfig, img_size=32, patch_size=4, depth=4, num_heads=4)
-_cifar_joint = partial(_cifar, "tcp", attention="joint", patch_embed="t_linear")
-_cifar_fine = partial(_cifar, "tcp", attention="joint", patch_embed="sub_patch", tube=4)
-_cifar_fine = partial(_cifar_fine, coupling=("shared", "mix:rotation"))
+_cifar_plus = partial(_cifar, "tcp", attention="joint", patch_embed="t_linear")
 
 # Segmentation backbones, 128×128: 1,275,072 and 455,680 parameters.
 _pet = partial(ViTConfig, img_size=128, patch_size=8, num_classes=0, depth=4, num_heads=4, mlp_ratio=2.0)
@@ -32,9 +29,8 @@ _deit = partial(ViTConfig, img_size=224, patch_size=16, num_classes=1000, depth=
 PRESETS: dict[str, Any] = {
     "std_vit_cifar": _cifar("std"),
     "tcp_vit_cifar": _cifar("tcp"),
-    "tcp_vit_cifar_joint": _cifar_joint(),
-    "tcp_vit_cifar_plus": _cifar_fine(embed_dim=112, num_heads=7),
-    "tcp_vit_cifar_wide": _cifar_joint(embed_dim=81, num_heads=3),
+    "tcp_vit_cifar_plus": _cifar_plus(),
+    "tcp_vit_cifar_wide": _cifar_plus(embed_dim=81, num_heads=3),
     "std_vit_pet_backbone": _pet("std"),
     "tcp_vit_pet_backbone": _pet_tcp,
     # Segmenters: the paper's (1,570,978 and 751,586 parameters), with joint attention, with a decoder of c-products.

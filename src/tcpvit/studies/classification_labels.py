@@ -7,8 +7,8 @@ LEGEND = (
     "fast as the others (`optimizer.slice_lr_scale=full`). **D**: all weight decay is divided by C. **S**: the tube "
     "runs through the 2×2 parts of a patch instead of the channels, the four slices, 28 wide, share all weights, and "
     "in each linear map a learned 4×4 matrix mixes them, starting at a random rotation; joint attention, 7 heads. "
-    "`tcp_vit_cifar_plus` is S, `tcp_vit_cifar_joint` J, and `tcp_vit_cifar_wide` J at width 81 with 3 heads a slice; "
-    "a preset is a model, and each table says how fast its slices learn."
+    "`tcp_vit_cifar_plus` is J, `tcp_vit_cifar_wide` is J at width 81 with 3 heads a slice; a preset is a model, and "
+    "each table says how fast its slices learn."
 )
 LABELS = {
     "fine": "S",
@@ -111,7 +111,7 @@ FACTORS = (
     ("width 72 with tube 6 instead of 48 with 3", "fast-mix", "fast-wide-72x6"),
     ("width 64 with tube 8 and 5 blocks", "fast-mix", "fast-deep-64x8"),
 )
-PLUS, JOINT, WIDE = "fine", "joint-full-lr", "large-81x3"
+PLUS, WIDE, FINE = "joint-full-lr", "large-81x3", "fine"
 NO_TRANSFORM = "no transform instead of the DCT"
 TRANSFORMS = {  # changes of it: in a sentence
     "Haar instead of the DCT": "Haar",
@@ -121,55 +121,54 @@ TRANSFORMS = {  # changes of it: in a sentence
 # The same round J, by short runs: what is changed, from which run to which. Two factors are compared at the same scale
 # of the slices' rate.
 CHANGES = (
-    ("attention slice by slice", JOINT, "fast-slice"),
-    ("no patch embedding", JOINT, "fast-none"),
-    ("slices learn √C times as fast", JOINT, "joint-sqrt-lr"),
-    ("slices learn as fast as the rest", JOINT, "joint"),
-    (NO_TRANSFORM, JOINT, "fast-identity"),
-    ("Haar instead of the DCT", JOINT, "fast-haar"),
-    ("a learned transform that starts at the DCT", JOINT, "fast-learned"),
-    ("the data's own transform instead of the DCT", JOINT, "fast-data"),
-    ("GELU in the spatial domain", JOINT, "fast-spatial"),
-    ("2 heads a slice instead of 4", JOINT, "fast-heads-2"),
-    ("8 heads a slice instead of 4", JOINT, "fast-heads-8"),
-    ("width 54 with 3 blocks (and 3 heads) instead of 48 with 4", JOINT, "fast-shallow"),
-    ("width 42 with 5 blocks (and 2 heads) instead of 48 with 4", JOINT, "fast-deep"),
-    ("slices are shuffled", JOINT, "fast-shuffle"),
-    ("slices are mixed, from random rotations", JOINT, "fast-mix"),
-    ("slices are mixed, from the identity", JOINT, "fast-mix-start"),
-    ("a norm over all slices", JOINT, "fast-norm"),
-    ("a norm over all slices, and a shuffle", JOINT, "fast-norm-shuffle"),
+    ("attention slice by slice", PLUS, "fast-slice"),
+    ("no patch embedding", PLUS, "fast-none"),
+    ("slices learn √C times as fast", PLUS, "joint-sqrt-lr"),
+    ("slices learn as fast as the rest", PLUS, "joint"),
+    (NO_TRANSFORM, PLUS, "fast-identity"),
+    ("Haar instead of the DCT", PLUS, "fast-haar"),
+    ("a learned transform that starts at the DCT", PLUS, "fast-learned"),
+    ("the data's own transform instead of the DCT", PLUS, "fast-data"),
+    ("GELU in the spatial domain", PLUS, "fast-spatial"),
+    ("2 heads a slice instead of 4", PLUS, "fast-heads-2"),
+    ("8 heads a slice instead of 4", PLUS, "fast-heads-8"),
+    ("width 54 with 3 blocks (and 3 heads) instead of 48 with 4", PLUS, "fast-shallow"),
+    ("width 42 with 5 blocks (and 2 heads) instead of 48 with 4", PLUS, "fast-deep"),
+    ("slices are shuffled", PLUS, "fast-shuffle"),
+    ("slices are mixed, from random rotations", PLUS, "fast-mix"),
+    ("slices are mixed, from the identity", PLUS, "fast-mix-start"),
+    ("a norm over all slices", PLUS, "fast-norm"),
+    ("a norm over all slices, and a shuffle", PLUS, "fast-norm-shuffle"),
     ("two factors with a shuffle between, all learning as fast as the rest", "joint", "two-factor"),
-    ("two factors with a shuffle between, which learn 2C times as fast, not C", JOINT, "fast-two-factor"),
+    ("two factors with a shuffle between, which learn 2C times as fast, not C", PLUS, "fast-two-factor"),
     ("two factors with a shuffle between, √(2C) times as fast, not √C", "joint-sqrt-lr", "fast-two-factor-sqrt"),
-    ("weight decay divided by C", JOINT, "fast-less-decay"),
-    ("width 45, where 5 % of the features read all slices", JOINT, "fast-partial"),
-    ("width 72 with tube 6 and 3 blocks, mixed, a norm over all slices", JOINT, "fast-wide-72x6"),
-    ("width 64 with tube 8 and 5 blocks, mixed, a norm over all slices", JOINT, "fast-deep-64x8"),
-    ("width 72 with tube 6 and 3 blocks, mixed, a norm over all slices, √C times as fast", JOINT, "sqrt-wide-72x6"),
-    ("width 64 with tube 8 and 5 blocks, mixed, a norm over all slices, √C times as fast", JOINT, "sqrt-deep-64x8"),
+    ("weight decay divided by C", PLUS, "fast-less-decay"),
+    ("width 45, where 5 % of the features read all slices", PLUS, "fast-partial"),
+    ("width 72 with tube 6 and 3 blocks, mixed, a norm over all slices", PLUS, "fast-wide-72x6"),
+    ("width 64 with tube 8 and 5 blocks, mixed, a norm over all slices", PLUS, "fast-deep-64x8"),
+    ("width 72 with tube 6 and 3 blocks, mixed, a norm over all slices, √C times as fast", PLUS, "sqrt-wide-72x6"),
+    ("width 64 with tube 8 and 5 blocks, mixed, a norm over all slices, √C times as fast", PLUS, "sqrt-deep-64x8"),
 )
 # The same round S, all of about its parameters.
-CHANGES_OF_PLUS = (
-    ("slices are not mixed", PLUS, "fine-apart"),
-    ("attention slice by slice", PLUS, "fine-slice"),
-    (NO_TRANSFORM, PLUS, "fine-identity"),
-    ("4 heads a slice instead of 7", PLUS, "fine-heads-4"),
-    ("the three channels as the tube instead of the parts of a patch", PLUS, "fine-channels"),
-    ("own weights for each slice, 12 wide with 5 blocks instead of 28 with 4", PLUS, "fine-own"),
-    ("a dense ViT, 27 wide, with patches of 2×2: four times the tokens", PLUS, "std-27-patch-2"),
-    ("J, F instead", PLUS, JOINT),
+CHANGES_OF_FINE = (
+    ("slices are not mixed", FINE, "fine-apart"),
+    ("attention slice by slice", FINE, "fine-slice"),
+    (NO_TRANSFORM, FINE, "fine-identity"),
+    ("4 heads a slice instead of 7", FINE, "fine-heads-4"),
+    ("the three channels as the tube instead of the parts of a patch", FINE, "fine-channels"),
+    ("own weights for each slice, 12 wide with 5 blocks instead of 28 with 4", FINE, "fine-own"),
+    ("a dense ViT, 27 wide, with patches of 2×2: four times the tokens", FINE, "std-27-patch-2"),
+    ("J, F instead", FINE, PLUS),
 )
 # Width against depth, with as many parameters.
 DEPTHS = (
-    ("`tcp_vit_cifar_joint`: 7 blocks of width 36 instead of 4 of width 48", "joint-sqrt-lr", "sqrt-36x7"),
+    ("`tcp_vit_cifar_plus`: 7 blocks of width 36 instead of 4 of width 48", "joint-sqrt-lr", "sqrt-36x7"),
     ("dense, as small: 8 blocks of width 20 instead of 4 of width 28", "std-28", "std-20x8"),
     ("`tcp_vit_cifar_wide`: 9 blocks of width 54 instead of 4 of width 81", WIDE, "large-54x9"),
     ("`tcp_vit_cifar_wide`: 12 blocks of width 48 instead of 4 of width 81", WIDE, "large-deep"),
     ("dense, Std-ViT's parameters: 9 blocks of width 32 instead of 4 of width 48", "std", "std-32x9"),
 )
-PRESETS = {"std": "std_vit_cifar", "paper": "tcp_vit_cifar", PLUS: "tcp_vit_cifar_plus", JOINT: "tcp_vit_cifar_joint"}
-PRESETS |= {WIDE: "tcp_vit_cifar_wide"}
+PRESETS = {"std": "std_vit_cifar", "paper": "tcp_vit_cifar", PLUS: "tcp_vit_cifar_plus", WIDE: "tcp_vit_cifar_wide"}
 FINALISTS = ("fine", "large-fine", "joint-sqrt-lr", "joint-full-lr", "std", "std-28", "large-81x3", "paper")
 TARGETS = {  # of one model against another: in words, and by how many points
     (PLUS, "std-28"): ("at most 44.5K parameters: 3 points ahead of the dense ViT of that size", 3.0),

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 from tcpvit.figures.curves import draw_curves
 from tcpvit.figures.frontier import Point, draw_frontier
 from tcpvit.figures.style import save_figure
-from tcpvit.studies.classification_labels import JOINT, LABELS, LEGEND, PAPER_EPOCHS, PLUS, PRESETS, WIDE
+from tcpvit.studies.classification_labels import FINE, LABELS, LEGEND, PAPER_EPOCHS, PLUS, PRESETS, WIDE
 from tcpvit.studies.classification_tables import (
     PAIR,
     Effect,
+    Runs,
     ahead,
     at_own_rate,
     best_ways,
@@ -52,14 +53,13 @@ from tcpvit.training.run import read_json
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SHORT = {"std": "width 48", "std-28": "width 28", "paper": "the paper's", PLUS: "plus", JOINT: "joint", WIDE: "wide"}
+SHORT = {"std": "width 48", "std-28": "width 28", "paper": "the paper's", PLUS: "plus", WIDE: "wide", FINE: "S"}
 SAID = {  # in the README, where people look for what to use
     "std": "`std_vit_cifar`, dense",
     "std-28": "the same, 28 wide: the dense ViT of TCP-ViT's size",
     "paper": "`tcp_vit_cifar`, as in the paper",
-    JOINT: "`tcp_vit_cifar_joint`: joint attention, c-product patch embedding",
+    PLUS: "`tcp_vit_cifar_plus`: joint attention, c-product patch embedding",
     WIDE: "`tcp_vit_cifar_wide`: the same, 81 wide, 3 heads a slice",
-    PLUS: "`tcp_vit_cifar_plus`: the tube runs through the 2×2 parts of a patch, which share their weights",
 }
 COLUMNS = ["parameters", "of Std-ViT", "lr", "seeds", "top-1", "against Std-ViT"]
 RATE_CAVEAT = (
@@ -88,7 +88,7 @@ def write(places: Places) -> list[Path]:
 def _summary(records: list[Record]) -> str:
     """For the README: the dense models, the paper's and ours; the finalists, if all of ours and the dense ones are."""
     final = settled(group(records, "final"), judges(records))
-    runs = final if {"std", "std-28", JOINT, WIDE} <= set(final) else at_own_rate(records)
+    runs = final if {"std", "std-28", PLUS, WIDE} <= set(final) else at_own_rate(records)
     shown = [name for name in SAID if name in runs]
     table = Table("summary", title([run for name in shown for run in runs[name]]), ["model", *COLUMNS])
     for name in shown:
@@ -97,7 +97,7 @@ def _summary(records: list[Record]) -> str:
         against = lead(runs, name, "std") if name != "std" else None
         table.add(SAID[name], one["parameters"], ratio, rate_of(one), seeds_of(runs[name]), top1, against)
     table.notes.append(
-        "Each model at the learning rate that runs on held-out training pictures chose, two of ours with a factor for "
+        "Each model at the learning rate that runs on held-out training pictures chose, in ours with a factor for "
         "slice-wise weights (`optimizer.slice_lr_scale`). The last epoch counts; differences are in points, over the "
         "seeds that both models have."
     )
@@ -143,7 +143,7 @@ def _lines(records: list[Record], folder: str, times: dict[str, float], drawn: I
         "Each model at its own learning rate",
         [gap_table(own.values(), times), target_table(own)],
         "Shorter than the finals. The rate is the best of those that were tried in short runs; a model without "
-        "short runs has that of `tcp_vit_cifar_joint`.",
+        "short runs has that of `tcp_vit_cifar_plus`.",
     )
     yield from _section(
         "Every model at one learning rate",
@@ -154,20 +154,21 @@ def _lines(records: list[Record], folder: str, times: dict[str, float], drawn: I
         yield "## The frontier"
         yield ""
         yield (
-            "First the finalists, over the seeds that all of them have, with the deviation if there are several; then "
+            "First the finalists, presets and dense models over the seeds that all of them have, with the deviation if "
+            "there are several, and others that have these seeds too; then "
             "the models of the two tables above, at their own rate where that was run, else at the common one; last "
             "all models of the short runs, on held-out training pictures, at the best rate tried. The order changes "
             "with the length of training: the first row counts, and where it has one seed, the table of finalists. "
             "Deeper networks, of other runs, have a table of their own below."
         )
         yield ""
-        about = " “plus”, “joint” and “wide” are our presets, points without a name the other models of the study."
+        about = " “plus” and “wide” are our presets, and points without a name the other models of the study."
         yield figure_block(f"{STEM}frontier", "Accuracy against parameters and time, CIFAR-10.", about)
         yield ""
     yield from _effects("From the paper's model to ours", "factors", factors(gap), gap, deviation, RATE_CAVEAT)
-    for model in (PLUS, JOINT):
-        name, about = PRESETS[model], f"Trained as {LABELS[model]}."
-        yield from _effects(f"One change to `{name}`", name, changes(short, model), short, deviation, about)
+    for model, said in ((PLUS, f"`{PRESETS[PLUS]}`"), (FINE, "S")):
+        about = f"The model is {LABELS[model]}."
+        yield from _effects(f"One change to {said}", model, changes(short, model), short, deviation, about)
     about = (
         "Networks with as many parameters, deeper and narrower. Four epochs say little of deep ones, so these runs "
         "have 12; each deep network has the learning rate of the one that it is compared with."
@@ -208,10 +209,10 @@ def _second_round(records: list[Record]) -> str:
     known = by_model(group(records, "long"))
     lacking = [LABELS[name].partition(":")[0] for name in by_model(group(records, "final")) if name not in known]
     without = f" {'; '.join(lacking)}: no such runs." if lacking else ""
-    found = ahead(known, "joint-sqrt-lr", JOINT)
+    found = ahead(known, "joint-sqrt-lr", PLUS)
     chosen = (
         f" In them √C is {signed(fmean(found))} points ahead of C as the factor of J's slices, with a "
-        f"standard error of {standard_error(mean_top1(known[JOINT]), pictures_of(known[JOINT])):.1f}."
+        f"standard error of {standard_error(mean_top1(known[PLUS]), pictures_of(known[PLUS])):.1f}."
         if found
         else ""
     )
@@ -253,8 +254,7 @@ def _times(path: Path) -> dict[str, float]:
 
 def _frontier(records: list[Record], times: dict[str, float]) -> Figure | None:
     """Finalists; every model of 12 epochs at its own rate if that was run, else at the common one; all short runs."""
-    common = on_common_seeds(settled(group(records, "final"), judges(records)))
-    final = {name: runs for name, runs in common.items() if runs}
+    final = _on_seeds_of_presets(settled(group(records, "final"), judges(records)))
     own = at_own_rate(records)
     gap = by_model(group(records, "gap")) | {runs[0]["name"]: runs for runs in own.values()}
     names = {own[model][0]["name"] if model in own else model: said for model, said in SHORT.items()}
@@ -267,6 +267,14 @@ def _frontier(records: list[Record], times: dict[str, float]) -> Figure | None:
             rows[title] = points | rows.get(title, {})  # with `--epochs`, several parts may share a row
     drawn = {title: list(points.values()) for title, points in rows.items()}
     return draw_frontier(drawn, ["parameters", MS] if times else ["parameters"]) if drawn else None
+
+
+def _on_seeds_of_presets(runs: Runs) -> Runs:
+    """Presets and dense models on the seeds that all of them have; another model if it has these seeds too."""
+    common = on_common_seeds({name: found for name, found in runs.items() if name in SAID})
+    seeds = {run["seed"] for found in common.values() for run in found}
+    others = {name: [run for run in found if run["seed"] in seeds] for name, found in runs.items() if name not in SAID}
+    return {name: found for name, found in (common | others).items() if found and len(found) == len(seeds)}
 
 
 def _point(runs: list[Record], name: str, times: dict[str, float]) -> Point:

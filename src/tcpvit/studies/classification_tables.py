@@ -7,11 +7,11 @@ from statistics import fmean, variance
 
 from tcpvit.studies.classification_labels import (
     CHANGES,
-    CHANGES_OF_PLUS,
+    CHANGES_OF_FINE,
     DEPTHS,
     FACTORS,
     FINALISTS,
-    JOINT,
+    FINE,
     LABELS,
     PLUS,
     PRESETS,
@@ -169,10 +169,10 @@ def _effects(steps: Iterable[tuple[str, str, str]], runs: Runs) -> list[Effect]:
     return found
 
 
-def changes(short: list[Record], model: str = JOINT) -> list[Effect]:
+def changes(short: list[Record], model: str = PLUS) -> list[Effect]:
     """What each change to J, or to S, makes: short runs, held-out pictures, at that model's rate."""
     best = best_ways(short).get(model)
-    steps = {JOINT: CHANGES, PLUS: CHANGES_OF_PLUS}[model]
+    steps = {PLUS: CHANGES, FINE: CHANGES_OF_FINE}[model]
     return _effects(steps, by_model(run for run in short if run["lr"] == best[0]["lr"])) if best else []
 
 

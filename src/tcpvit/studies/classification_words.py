@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from statistics import fmean
 
 from tcpvit.studies.classification_labels import (
-    JOINT,
+    FINE,
     LABELS,
     NO_TRANSFORM,
     PAPER_EPOCHS,
@@ -22,6 +22,7 @@ from tcpvit.studies.classification_tables import (
     Effect,
     Runs,
     ahead,
+    best_ways,
     by_model,
     chance,
     changes,
@@ -50,6 +51,8 @@ def in_short(records: list[Record], best: Runs) -> Iterable[str]:
     """The answers, before the tables that they come from; `best` are the finalists, each at its best."""
     lines = [
         *_on_targets(best),
+        *_on_fast_learning(records),
+        *_on_size(records),
         *_on_changes(records),
         *_on_the_protocol(records),
         *_with_care(records),
@@ -75,10 +78,47 @@ def _on_targets(runs: Runs) -> Iterable[str]:
             )
 
 
+def _on_fast_learning(records: list[Record]) -> Iterable[str]:
+    """Whether the lead of S over the dense ViTs lasts."""
+    short, long = best_ways(short_runs(records)), by_model(group(records, "final"))
+    early, late = ({to: ahead(runs, FINE, to) for to in ("std-28", "std")} for runs in (short, long))
+    if not all((*early.values(), *late.values())):
+        return
+    told = [
+        f"{signed(fmean(found['std-28']))} points to the dense ViT of its size and {signed(fmean(found['std']))} to "
+        f"Std-ViT after {runs[FINE][0]['epochs']} epochs ({runs[FINE][0]['measured_on']}, {named_seeds(runs[FINE])})"
+        for found, runs in ((early, short), (late, long))
+    ]
+    lasts = fmean(late["std-28"]) >= fmean(early["std-28"])
+    yield (
+        f"S, whose {short[FINE][0]['parameters']:,} parameters work for four slices each: {'; '.join(told)}. "
+        f"{'Its lead lasts.' if lasts else 'It learns faster, and its lead shrinks as the others catch up.'}"
+    )
+
+
+def _on_size(records: list[Record]) -> Iterable[str]:
+    """What models of like size have in common after the finals, whatever they are made of."""
+    runs = list(by_model(group(records, "final")).values())
+    sizes = [[found for found in runs if found[0]["parameters"] // 100_000 == size] for size in (0, 1)]
+    if any(len(found) < 2 for found in sizes):
+        return
+    told = []
+    for found in sizes:
+        numbers = sorted(each[0]["parameters"] for each in found)
+        losses, tops = (
+            sorted(fmean(run[key] for run in each) for each in found) for key in ("train_loss", "top1_last")
+        )
+        told.append(
+            f"the {len(found)} models of {numbers[0]:,} to {numbers[-1]:,} parameters end at train losses of "
+            f"{losses[0]:.2f} to {losses[-1]:.2f} and {100 * tops[0]:.1f} to {100 * tops[-1]:.1f} %"
+        )
+    yield f"After {runs[0][0]['epochs']} epochs {'; '.join(told)}: size tells more than structure."
+
+
 def _on_changes(records: list[Record]) -> Iterable[str]:
     """What matters in our small models, and whether it is the DCT."""
     short = short_runs(records)
-    for model in (PLUS, JOINT):
+    for model in (PLUS, FINE):
         effects = changes(short, model)
         if not effects:
             continue
@@ -87,7 +127,7 @@ def _on_changes(records: list[Record]) -> Iterable[str]:
         rest = len(found.pop(NO_DIFFERENCE, []))
         told = "".join(f" {said}: {'; '.join(chosen)}." for said, chosen in found.items())
         others = f" {f'The other {rest}' if told else 'all'}: {NO_DIFFERENCE}." if rest else ""
-        yield f"Of {len(effects)} changes to `{PRESETS[model]}`,{told}{others}"
+        yield f"Of {len(effects)} changes to {LABELS[model]},{told}{others}"
         yield from _on_transforms({what: 100 * (after - before) for what, before, after in effects}, shows)
 
 
@@ -130,7 +170,7 @@ def sorted_out(effects: list[Effect], shows: float) -> dict[str, list[str]]:
 def with_time(early: Runs, late: Runs) -> Iterable[str]:
     """How our leads change with the length of the training, slices at one rate, over seeds that all four runs have."""
     found = []
-    for model, to in (*TARGETS, (JOINT, "std-28"), (JOINT, "std")):
+    for model, to in (*TARGETS, (FINE, "std-28"), (FINE, "std")):
         pair = {name: early[name] for name in (model, to) if name in early}
         later = {f"{name} later": late.get(runs[0]["name"], []) for name, runs in pair.items()}
         runs = on_common_seeds(pair | later)

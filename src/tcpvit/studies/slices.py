@@ -1,7 +1,7 @@
 """What the slices see: two short runs on CIFAR-10, and what each hat slice does in them.
 
-`paper` is the paper's TCP-ViT, whose slices never meet before the head; `plus` is `tcp_vit_cifar_joint` as the
-classification study trains it (once called plus, as its record is), where they meet in every attention.
+`paper` is the paper's TCP-ViT, whose slices never meet before the head; `plus` is `tcp_vit_cifar_plus`
+as the classification study trains it, where they meet in every attention.
 A slice is taken away in the same ways from both. Nothing but the head is ever fitted again:
 
 - at the entry: hat slice k of what enters the first block (patches, class token, positions) is set to zero;

@@ -30,7 +30,7 @@ from tcpvit.training.progress import duration
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-LABELS = {"paper": "the paper's TCP-ViT", "plus": "tcp_vit_cifar_joint"}
+LABELS = {"paper": "the paper's TCP-ViT", "plus": "tcp_vit_cifar_plus"}
 WAYS = {"entry": "at the entry", "exit": "at the exit", "new head": "at the exit, with a new head"}
 GAIN = 2.0  # contrasts between channels are shown so much stronger than they are
 VANISHED, ALIKE = 0.1, 0.5  # a slice whose gradient is below this part of the largest: vanishes, is not alike
