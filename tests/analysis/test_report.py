@@ -68,10 +68,11 @@ def test_one_model_alone(pair):
     assert [table.name for table in report_tables(pair[:1])] == ["parameters", "flops", "work", "memory"]
 
 
-@pytest.mark.parametrize(("coupling", "notes"), [("mix", 1), ("shared+mix", 2)])
-def test_formulas_that_know_no_shared_weights_say_so(coupling, notes):
+@pytest.mark.parametrize("coupling", ["mix", "shared+mix"])
+def test_formulas_that_know_no_shared_weights_say_so(coupling):
     tables = report_tables([analyze_model("tcp", create_model("tcp_vit_cifar", coupling=coupling))])
-    assert len(next(table for table in tables if table.name == "ratios").notes) == notes
+    notes = next(table for table in tables if table.name == "ratios").notes
+    assert any("share their weights" in note for note in notes) == ("shared" in coupling)
 
 
 def test_a_model_of_somebody_else_has_counts_and_no_predictions(pair):

@@ -35,6 +35,7 @@ CONFIGS = {
     "tcp two_factor": _tcp(coupling="two_factor+norm"),
     "tcp sub_patch": _tcp(patch_embed="sub_patch", tube=4, in_chans=5, embed_dim=32, num_heads=2),
     "tcp shared weights": _tcp(coupling="shared+shuffle", patch_embed="t_linear", qkv_bias=False),
+    "tcp shared, distilled": _tcp(coupling="shared+mix", distilled=True),
     "tcp shared sub_patch": _tcp(
         coupling="shared+mix", patch_embed="sub_patch", tube=4, embed_dim=32, num_heads=2, attention="joint"
     ),

@@ -113,6 +113,11 @@ def test_a_coupled_convolution_that_reads_everything_is_dense_and_low_rank_start
     dense = t_conv2d(4, 6, 3, 3, padding=1, coupling=Coupling(partial=1.0))
     x_hat = torch.randn(2, 12, 6, 5)
     torch.testing.assert_close(dense(x_hat), nn.functional.conv2d(x_hat, dense.dense_hat, dense.bias_hat, padding=1))
+    nn.init.ones_(dense.bias_hat)
+    dense.reset_parameters()
+    assert not dense.bias_hat.any()
+    dense(x_hat).sum().backward()  # DDP waits for the gradient of every parameter that asks for one
+    assert all(p.grad is not None for p in dense.parameters() if p.requires_grad)
     layer = t_conv2d(4, 6, 3, 3, padding=1, coupling=Coupling(low_rank=2))
     torch.testing.assert_close(layer(x_hat), TConv2d.forward(layer, x_hat))
     layer(x_hat).square().sum().backward()
@@ -121,15 +126,23 @@ def test_a_coupled_convolution_that_reads_everything_is_dense_and_low_rank_start
 
 @pytest.mark.parametrize("coupling", ["two_factor", "norm", "shared"])
 def test_couplings_of_linear_maps_are_refused(coupling):
-    with pytest.raises(ValueError, match=f"coupled by mix, shuffle, low_rank and partial; {coupling} is for linear"):
+    with pytest.raises(ValueError, match=f"coupled by mix, shuffle, low_rank and partial, not by {coupling}"):
         MapCoupling(3, Coupling.parse(coupling))
+
+
+def test_maps_that_nothing_couples_are_refused():
+    with pytest.raises(ValueError, match="by mix and shuffle, got Coupling"):
+        MapCoupling(3, Coupling.parse("low_rank:2"))
 
 
 def test_the_channels_of_a_pixel_stay_together_in_memory():
     x = torch.randn(2, 12, 5, 4).contiguous(memory_format=torch.channels_last)
     matrix = random_orthogonal(3, seed=0).matrix.float()
-    for y in (mix_maps(matrix, x), shuffle_maps(x, 3), TConv2d(4, 2, 3, tube=3)(x)):
+    coupled = t_conv2d(4, 6, 3, 3, padding=1, coupling=Coupling(low_rank=2, partial=0.5))
+    for y in (mix_maps(matrix, x), shuffle_maps(x, 3), TConv2d(4, 2, 3, tube=3)(x), coupled(x)):
         assert y.is_contiguous(memory_format=torch.channels_last)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert coupled(x).dtype == torch.bfloat16
 
 
 def test_mixing_matrices_do_not_decay_and_slices_know_their_tube():

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from tcpvit.layers import CoupledTLinear, Coupling, TLinear, shuffle_slices, t_linear
+from tcpvit.layers import CoupledTLinear, Coupling, TLayerNorm, TLinear, shuffle_slices, t_linear
 
 
 def parameters(layer: nn.Module) -> int:
@@ -47,6 +47,19 @@ def test_shared_weights_are_those_of_one_slice_and_with_mix_a_kronecker_product(
         kronecker = torch.kron(layer.mix, layer.weight_hat[0].mT.contiguous())  # (C·d_out, C·d_in)
         tokens = x_hat.movedim(0, -2).flatten(-2) @ kronecker.mT
         torch.testing.assert_close(layer(x_hat), tokens.unflatten(-1, (3, d_out)).movedim(-2, 0))
+
+
+def test_shared_weights_without_mix_and_on_any_layout():
+    layer = CoupledTLinear(8, 4, 3, coupling=Coupling(shared=True))
+    x_hat = torch.randn(2, 5, 3, 8).movedim(2, 0)
+    torch.testing.assert_close(layer(x_hat), TLinear.forward(layer, x_hat))
+    norm = TLayerNorm(8, 3, shared=True)
+    torch.testing.assert_close(norm(x_hat), norm(x_hat.contiguous()))
+
+
+def test_mixing_matrices_are_drawn_for_a_model_on_meta_too():
+    with torch.device("meta"):
+        assert CoupledTLinear(4, 6, 3, coupling=Coupling(mix="rotation")).mix.is_meta
 
 
 @pytest.mark.parametrize("other", ["low_rank:2", "partial:0.5", "two_factor"])

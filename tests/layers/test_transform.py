@@ -69,6 +69,9 @@ def test_a_stored_matrix_is_as_orthogonal_as_what_is_loaded(matrix, scale):
     stored, empty = HatTransform(matrix, 3), HatTransform("matrix", 3)
     empty.load_state_dict(stored.state_dict())
     assert (empty.scale, empty.is_orthogonal) == (stored.scale, stored.is_orthogonal) == (scale, scale is not None)
+    rounded = HatTransform("matrix", 3)
+    rounded.load_state_dict(HatTransform(random_orthogonal(3), 3).bfloat16().state_dict())
+    assert rounded.is_orthogonal  # as far as half precision can tell
 
 
 def test_complex_and_unfit_transforms_are_refused():

@@ -257,7 +257,7 @@ def test_a_given_transform_goes_to_the_backbone():
         ({"decoder": {"kind": "tcp", "channels": [96, 64]}}, "tube 3 does not divide its 64 channels"),
         ({"decoder": {"kind": "tpc"}}, "did you mean 'tcp'"),
         ({"decoder": {"coupling": "mix"}}, "decoder.coupling is an option of TCP decoders"),
-        ({"decoder": {"kind": "tcp", "channels": [96], "coupling": "two_factor"}}, "is for linear maps"),
+        ({"decoder": {"kind": "tcp", "channels": [96], "coupling": "two_factor"}}, "not by two_factor"),
         ({"decoder": {"kind": "tcp", "channels": [96], "transform": "data_driven"}}, "needs its matrix"),
         ({"decoder": {"channels": []}}, "a list of positive integers"),
         ({"decoder": {"channels": 64}}, "a list of positive integers, as .* got 64"),

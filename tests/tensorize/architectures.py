@@ -78,7 +78,7 @@ TIMM = [
     Case("efficientformer_l1", 4, {}, 224, slow=True),
     Case("efficientvit_b0", 4, {}, 64, "pointwise"),
     Case("tiny_vit_5m_224", 4, {"depths": ONE}, 224),
-    Case("poolformer_s12", 4, {"layers": ONE}, 64, "pointwise"),
+    Case("poolformer_s12", 4, {}, 64, "pointwise"),
     Case("mambaout_femto", 4, {"depths": ONE}, 64),
     Case("swiftformer_xs", 4, {}, 64),
     Case("mixer_s32_224", 2, {}, 224, slow=True),

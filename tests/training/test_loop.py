@@ -242,6 +242,16 @@ def test_data_driven_transform_is_that_of_the_training_pictures(recipe, splits, 
     assert torch.equal(saved.transform.matrix, result.model.transform.matrix)
 
 
+def test_a_data_driven_transform_is_that_of_channels_and_not_of_parts_of_a_patch(recipe, splits, tmp_path):
+    changes = {"transform": "data_driven", "patch_embed": "sub_patch", "tube": 4, "embed_dim": 16}
+    with pytest.raises(ValueError, match="with patch_embed=sub_patch the tube runs through the parts of a patch"):
+        train(
+            recipe.override([f"model.options.{key}={value}" for key, value in changes.items()]),
+            tmp_path / "run",
+            splits=splits,
+        )
+
+
 class Explosive(nn.Module):
     """Its loss is NaN in the steps that `at` names."""
 

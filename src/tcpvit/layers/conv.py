@@ -12,10 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tcpvit.algebra.transforms import random_orthogonal
-from tcpvit.layers.coupling import Coupling
+from tcpvit.layers.coupling import Coupling, init_mix_
 from tcpvit.layers.linear import TransformOf, init_weight_
-from tcpvit.layers.transform import HatTransform, attach_transform
+from tcpvit.layers.transform import HatTransform, attach_transform, matching
 
 
 def mix_maps(matrix: Tensor, x: Tensor) -> Tensor:
@@ -26,8 +25,8 @@ def mix_maps(matrix: Tensor, x: Tensor) -> Tensor:
     """
     d = x.shape[1] // matrix.shape[1]
     # M ⊗ I as a 1×1 convolution: d times the products of a C×C matrix, but the channels of a pixel stay together.
-    filters = torch.kron(matrix.contiguous(), torch.eye(d, device=x.device, dtype=matrix.dtype))
-    return F.conv2d(x, filters[:, :, None, None].to(x.dtype))
+    filters = torch.kron(matching(matrix, x).contiguous(), torch.eye(d, device=x.device, dtype=x.dtype))
+    return F.conv2d(x, filters[:, :, None, None])
 
 
 def shuffle_maps(x_hat: Tensor, tube: int) -> Tensor:
@@ -122,7 +121,8 @@ class CoupledTConv2d(TConv2d):
         self.d_dense = coupling.dense_features(d_out)
         taps = (kernel_size, kernel_size)
         if self.d_dense:
-            self.weight_hat = nn.Parameter(torch.empty(tube * (d_out - self.d_dense), d_in, *taps))
+            own = d_out - self.d_dense  # where there are none, no gradient is to be waited for
+            self.weight_hat = nn.Parameter(torch.empty(tube * own, d_in, *taps), requires_grad=own > 0)
             self.dense_hat = nn.Parameter(torch.empty(tube * self.d_dense, tube * d_in, *taps))
         if coupling.low_rank:
             self.v_hat = nn.Parameter(torch.empty(coupling.low_rank, tube * d_in, *taps))
@@ -131,11 +131,9 @@ class CoupledTConv2d(TConv2d):
 
     def reset_parameters(self) -> None:
         """Draw the weights anew; the low-rank part starts at zero, as in LoRA."""
-        if self.weight_hat.numel():  # none is left where every feature reads all slices
-            super().reset_parameters()
-        for name in ("dense_hat", "v_hat"):
-            if hasattr(self, name):
-                init_conv_(getattr(self, name), None)
+        for name in ("weight_hat", "dense_hat", "v_hat"):
+            if hasattr(self, name) and len(getattr(self, name)):
+                init_conv_(getattr(self, name), self.bias_hat)
         if hasattr(self, "u_hat"):
             nn.init.zeros_(self.u_hat)
 
@@ -147,8 +145,11 @@ class CoupledTConv2d(TConv2d):
             parts = [F.conv2d(x_hat, self.dense_hat, None, self.stride, self.padding)]
             if self.weight_hat.numel():
                 parts.append(F.conv2d(x_hat, self.weight_hat, None, self.stride, self.padding, groups=self.tube))
-            y_hat = torch.cat([part.unflatten(1, (self.tube, -1)) for part in parts], 2).flatten(1, 2)
-            y_hat = y_hat if self.bias_hat is None else y_hat + self.bias_hat.view(-1, 1, 1)
+            pixels = [
+                part.permute(0, 2, 3, 1).unflatten(-1, (self.tube, -1)) for part in parts
+            ]  # as they lie in memory
+            y_hat = torch.cat(pixels, -1).flatten(-2).permute(0, 3, 1, 2)
+            y_hat = y_hat if self.bias_hat is None else y_hat + self.bias_hat.to(y_hat.dtype).view(-1, 1, 1)
         if self.coupling.low_rank:
             shared = F.conv2d(x_hat, self.v_hat, None, self.stride, self.padding)  # (B, r, H', W')
             y_hat = y_hat + F.conv2d(shared, self.u_hat)
@@ -283,6 +284,8 @@ class MapCoupling(nn.Module):
     def __init__(self, tube: int, coupling: Coupling):
         super().__init__()
         check_map_coupling(coupling)
+        if not coupling.mix and not coupling.shuffle:
+            raise ValueError(f"feature maps are coupled by mix and shuffle, got {coupling}")
         self.tube, self.coupling = tube, coupling
         if coupling.mix:
             self.mix = nn.Parameter(torch.empty(tube, tube))
@@ -291,10 +294,7 @@ class MapCoupling(nn.Module):
     def reset_parameters(self) -> None:
         """The mixing matrix starts at the identity or at a random rotation."""
         if self.coupling.mix:
-            rotated = self.coupling.mix == "rotation"
-            seed = int(torch.randint(2**31, ())) if rotated else 0
-            with torch.no_grad():
-                self.mix.copy_(random_orthogonal(self.tube, seed=seed).matrix if rotated else torch.eye(self.tube))
+            init_mix_(self.mix, self.coupling.mix)
 
     def forward(self, x_hat: Tensor) -> Tensor:
         """(B, C·d, H, W) -> (B, C·d, H, W)."""
@@ -312,7 +312,8 @@ def check_map_coupling(coupling: Coupling) -> None:
     others = [name for name in ("two_factor", "norm", "shared") if getattr(coupling, name)]
     if others:
         raise ValueError(
-            f"convolutions are coupled by mix, shuffle, low_rank and partial; {' and '.join(others)} is for linear maps"
+            f"convolutions are coupled by mix, shuffle, low_rank and partial, not by {' and '.join(others)}, which "
+            "linear maps know"
         )
 
 

@@ -110,6 +110,22 @@ def shuffle_slices(x_hat: Tensor) -> Tensor:
     return together.movedim(-2, 0).contiguous()
 
 
+@torch.no_grad()
+def init_mix_(mix: Tensor, start: str) -> None:
+    """A mixing matrix starts at the identity, or at a rotation that torch's seed decides.
+
+    >>> init_mix_(matrix := torch.empty(2, 2), "identity")
+    >>> matrix
+    tensor([[1., 0.],
+            [0., 1.]])
+    """
+    if start == "rotation":
+        seed = int(torch.randint(2**31, (), device="cpu"))  # also where the model is made on "meta"
+        mix.copy_(random_orthogonal(len(mix), seed=seed).matrix)
+    else:
+        nn.init.eye_(mix)
+
+
 class CoupledTLinear(TLinear):
     """A t-Linear whose slices meet by mix, low_rank or partial.
 
@@ -134,7 +150,7 @@ class CoupledTLinear(TLinear):
         super().__init__(d_in, d_out, tube, transform, bias=bias, shared=coupling.shared)
         self.coupling = coupling
         # M commutes with a weight that all slices share: it acts where there are fewer features.
-        self.mixes_last = coupling.shared and d_out < d_in
+        self.mixes_last = coupling.shared and coupling.mix is not None and d_out < d_in
         self.d_dense = coupling.dense_features(d_out)
         if coupling.mix:
             self.mix = nn.Parameter(torch.empty(tube, tube))
@@ -150,11 +166,7 @@ class CoupledTLinear(TLinear):
         """Draw the weights anew; the low-rank part starts at zero, as in LoRA."""
         super().reset_parameters()
         if self.coupling.mix:
-            start = torch.eye(self.tube)
-            if self.coupling.mix == "rotation":
-                start = random_orthogonal(self.tube, seed=int(torch.randint(2**31, ()))).matrix
-            with torch.no_grad():
-                self.mix.copy_(start)
+            init_mix_(self.mix, self.coupling.mix)
         if self.coupling.low_rank:
             init_weight_(self.v_hat, fan_in=self.d_in * self.tube)
             nn.init.zeros_(self.u_hat)
@@ -170,7 +182,7 @@ class CoupledTLinear(TLinear):
             x_hat = self._mixed(x_hat)
         if self.d_dense:
             y_hat = torch.cat([self._dense(x_hat), slice_linear(x_hat, self.weight_hat)], dim=-1)
-            y_hat = y_hat if self.bias_hat is None else y_hat + self._bias(y_hat.ndim)
+            y_hat = y_hat if self.bias_hat is None else y_hat + self._bias(y_hat.ndim).to(y_hat.dtype)
         else:
             y_hat = slice_linear(x_hat, self.weight_hat, self.bias_hat)
         return y_hat + self._low_rank(x_hat) if self.coupling.low_rank else y_hat

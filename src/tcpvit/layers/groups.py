@@ -38,7 +38,7 @@ def undecayed_names(model: nn.Module) -> set[str]:
 
 
 def slice_weight_tubes(model: nn.Module) -> dict[str, int]:
-    """Names of the slice-wise weights, each with its tube length C.
+    """Names of the slice-wise weights, each with its tube length C; one that slices share counts as dense, C = 1.
 
     >>> slice_weight_tubes(TLinear(4, 4, tube=3))
     {'weight_hat': 3}

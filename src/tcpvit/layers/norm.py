@@ -40,7 +40,7 @@ class TLayerNorm(nn.Module):
         rows = x_hat.flatten(1, -2)  # (C, B·N, d)
         if self.joint:
             return self._jointly(rows).view(x_hat.shape)
-        rows = rows.view(len(self.weight_hat), -1, self.d)  # all slices as one if they share γ and β
+        rows = rows.reshape(len(self.weight_hat), -1, self.d)  # all slices as one if they share γ and β
         if kernel.is_fit(rows, self.weight_hat):
             return kernel.slice_layer_norm(rows, self.weight_hat, self.bias_hat, self.eps)[0].view(x_hat.shape)
         return self._scale(F.layer_norm(rows, (self.d,), eps=self.eps)).view(x_hat.shape)

@@ -136,8 +136,8 @@ class HatTransform(nn.Module):
         if self._exact is not None:
             if self.matrix.is_meta and local_metadata.get("assign_to_params_buffers"):
                 self._compute_anew(torch.device("cpu"))  # `matching` takes it to where the weights are
-        elif self.matrix.dtype in (torch.float32, torch.float64) and not self.matrix.is_meta:
-            self.scale = unitary_scale(self.matrix.detach().to("cpu", torch.float64))
+        elif (given := state_dict.get(f"{prefix}matrix")) is not None and given.dtype in (torch.float32, torch.float64):
+            self.scale = unitary_scale(given.detach().to("cpu", torch.float64))
 
     def extra_repr(self) -> str:
         """What `repr` shows."""

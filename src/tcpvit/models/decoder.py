@@ -48,9 +48,8 @@ class DecoderConfig:
     transform: str = "dct"
     # BatchNorm and ReLU act on the hat slices, which costs no transforms, or between Φ⁻¹ and Φ, where the slices meet.
     activation_domain: str = "transform"
-    coupling: tuple[
-        str, ...
-    ] = ()  # mix, mix:rotation, shuffle of what enters each convolution; low_rank, partial of it
+    # mix, mix:rotation and shuffle are of what enters each convolution, low_rank and partial of the convolution itself.
+    coupling: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name, value, known in (

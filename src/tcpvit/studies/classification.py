@@ -62,6 +62,11 @@ def fine(width: int, heads: int, coupling: str = "shared,mix:rotation", **option
 
 # At most 44.5K parameters (but for `std`), in the order of worth.
 SMALL: dict[str, tuple[str, ...]] = {
+    "std": STD,
+    "joint": JOINT,
+    "joint-full-lr": (*JOINT, *FAST),
+    "std-28": (*STD, "model.options.embed_dim=28"),
+    "paper": (),
     "fine": fine(112, 7),
     "fine-apart": fine(112, 7, "shared"),
     "fine-channels": fine(84, 7, patch_embed="t_linear", tube=3),
@@ -70,11 +75,6 @@ SMALL: dict[str, tuple[str, ...]] = {
     "fine-slice": fine(112, 7, attention="slice"),
     "fine-identity": fine(112, 7, transform="identity"),
     "fine-heads-4": fine(112, 4),
-    "std": STD,
-    "joint": JOINT,
-    "joint-full-lr": (*JOINT, *FAST),
-    "std-28": (*STD, "model.options.embed_dim=28"),
-    "paper": (),
     "fast-identity": (*JOINT, *tcp(transform="identity"), *FAST),
     "fast-shallow": (*JOINT, *tcp(embed_dim=54, num_heads=3, depth=3), *FAST),
     "fast-deep": (*JOINT, *tcp(embed_dim=42, num_heads=2, depth=5), *FAST),

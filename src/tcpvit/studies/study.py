@@ -261,11 +261,17 @@ def _common(run: Planned, finished: Finished) -> Record:
 def without_places(words: Sequence[str]) -> list[str]:
     """The words of a command without the folders of the machine that it ran on: they are nobody else's business.
 
-    >>> without_places(["reproduce", "slices", "--runs", "/mnt/runs", "--data-root=/mnt/data", "--quiet"])
-    ['reproduce', 'slices', '--quiet']
+    >>> without_places(["train", "--runs", "/mnt/runs", "--data-root=/mnt/sets", "--set", "data.root=/mnt", "--quiet"])
+    ['train', '--quiet']
     """
-    told = zip(["", *words], words, strict=False)  # each word with the one before
-    return [word for before, word in told if before not in PLACES and word.partition("=")[0] not in PLACES]
+    kept: list[str] = []
+    for word in words:
+        before = kept[-1] if kept else ""
+        if before in PLACES or (before == "--set" and word.startswith("data.root=")):
+            kept.pop()  # the option whose folder this is
+        elif word in PLACES or word.partition("=")[0] not in PLACES:
+            kept.append(word)
+    return kept
 
 
 def _same(found: Record, run: Planned, recipe: Recipe) -> bool:

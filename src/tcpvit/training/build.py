@@ -93,6 +93,11 @@ def _with_transforms(options: Mapping[str, Any], train: Pictures, tube: int) -> 
         if isinstance(value, Mapping):
             found[key] = _with_transforms(value, train, tube)
         elif key == "transform" and value == "data_driven":
+            if options.get("patch_embed") == "sub_patch":
+                raise ValueError(
+                    "transform=data_driven is that of the channels, but with patch_embed=sub_patch the tube runs "
+                    "through the parts of a patch; take transform=dct or another"
+                )
             found[key] = data_driven_transform(train, tube)
     return found
 
