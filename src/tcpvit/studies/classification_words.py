@@ -109,7 +109,7 @@ def _on_size(records: list[Record]) -> Iterable[str]:
             sorted(fmean(run[key] for run in each) for each in found) for key in ("train_loss", "top1_last")
         )
         told.append(
-            f"the {len(found)} models of {numbers[0]:,} to {numbers[-1]:,} parameters end at train losses of "
+            f"the {len(found)} finalists of {numbers[0]:,} to {numbers[-1]:,} parameters end at train losses of "
             f"{losses[0]:.2f} to {losses[-1]:.2f} and {100 * tops[0]:.1f} to {100 * tops[-1]:.1f} %"
         )
     yield f"After {runs[0][0]['epochs']} epochs {'; '.join(told)}: size tells more than structure."
@@ -120,7 +120,7 @@ def _on_changes(records: list[Record]) -> Iterable[str]:
     short = short_runs(records)
     for model in (PLUS, FINE):
         effects = changes(short, model)
-        if not effects:
+        if len(effects) < 2:  # nothing to sort out
             continue
         shows = chance(effects, pictures_of(short), seed_deviation(records))
         found = sorted_out(effects, shows)
