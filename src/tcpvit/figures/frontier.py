@@ -68,6 +68,22 @@ def frontier(points: Sequence[Point], cost: str) -> list[Point]:
     return best
 
 
+def _place(point: Point, named: Sequence[Point], cost: str, *, on_line: bool) -> dict[str, Any]:
+    """Where a name stands clear of the line, or clear of the names of neighbours: the cheaper one's on the left."""
+    costs, accuracies = [each.costs[cost] for each in named], [each.accuracy for each in named]
+    wide, high = 0.2 * (max(costs) - min(costs)), 0.1 * (max(accuracies) - min(accuracies))
+    neighbours = [
+        other.costs[cost]
+        for other in named
+        if other is not point
+        and abs(other.costs[cost] - point.costs[cost]) <= wide
+        and abs(other.accuracy - point.accuracy) <= high
+    ]
+    if neighbours:
+        return ABOVE if point.costs[cost] <= min(neighbours) else BESIDE
+    return ABOVE if on_line and point.costs[cost] < max(costs) else BESIDE
+
+
 def _draw_panel(panel: Any, points: list[Point], cost: str) -> None:
     for kind, style in MARKERS.items():
         chosen = [point for point in points if point.kind == kind]
@@ -86,15 +102,11 @@ def _draw_panel(panel: Any, points: list[Point], cost: str) -> None:
         label="frontier",
     )
     low, high = min(point.costs[cost] for point in points), max(point.costs[cost] for point in points)
-    for point in points:
-        if point.named or point in unbeaten:
-            panel.annotate(
-                point.name,
-                (point.costs[cost], point.accuracy),
-                textcoords="offset points",
-                fontsize=6.5,
-                **(ABOVE if point in unbeaten and point.costs[cost] < high else BESIDE),
-            )
+    named = [point for point in points if point.name and (point.named or point in unbeaten)]
+    for point in named:
+        place = _place(point, named, cost, on_line=point in unbeaten)
+        at = (point.costs[cost], point.accuracy)
+        panel.annotate(point.name, at, textcoords="offset points", fontsize=6.5, **place)
     panel.xaxis.get_major_locator().set_params(nbins=5)
     panel.xaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")
     panel.grid(color=FAINT)
