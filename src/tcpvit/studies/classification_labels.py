@@ -158,7 +158,6 @@ CHANGES_OF_FINE = (
     ("the three channels as the tube instead of the parts of a patch", FINE, "fine-channels"),
     ("own weights for each slice, 12 wide with 5 blocks instead of 28 with 4", FINE, "fine-own"),
     ("a dense ViT, 27 wide, with patches of 2×2: four times the tokens", FINE, "std-27-patch-2"),
-    ("J, F instead", FINE, PLUS),
 )
 # Width against depth, with as many parameters.
 DEPTHS = (

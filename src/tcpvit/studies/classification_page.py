@@ -162,13 +162,14 @@ def _lines(records: list[Record], folder: str, times: dict[str, float], drawn: I
             "Deeper networks, of other runs, have a table of their own below."
         )
         yield ""
-        about = " “plus” and “wide” are our presets, and points without a name the other models of the study."
+        about = " “plus” and “wide” are our presets, points without a name the other models of the study."
         yield figure_block(f"{STEM}frontier", "Accuracy against parameters and time, CIFAR-10.", about)
         yield ""
     yield from _effects("From the paper's model to ours", "factors", factors(gap), gap, deviation, RATE_CAVEAT)
-    for model, said in ((PLUS, f"`{PRESETS[PLUS]}`"), (FINE, "S")):
-        about = f"The model is {LABELS[model]}."
-        yield from _effects(f"One change to {said}", model, changes(short, model), short, deviation, about)
+    about = f"The model is `{PRESETS[PLUS]}`, trained as {LABELS[PLUS]}."
+    yield from _effects("One change to the best small model", "changes", changes(short), short, deviation, about)
+    if of_fine := changes(short, FINE):
+        yield from _effects("One change to S", "changes_of_fine", of_fine, short, deviation, "All of about its size.")
     about = (
         "Networks with as many parameters, deeper and narrower. Four epochs say little of deep ones, so these runs "
         "have 12; each deep network has the learning rate of the one that it is compared with."
