@@ -65,6 +65,20 @@ def test_counts():
     assert 3 * linear["tcp"] == linear["std"]
 
 
+@pytest.mark.parametrize("assign", [True, False])
+@pytest.mark.parametrize("kind", ["std", "tcp"])
+def test_a_model_made_on_meta_computes_its_tables_when_it_is_filled(kind, assign):
+    config = SwinConfig(kind, img_size=32, embed_dim=24, depths=(2, 2), num_heads=(1, 2), window_size=4)
+    model = SwinTransformer(config).eval()
+    with torch.device("meta"):
+        empty = SwinTransformer(config).eval()
+    if not assign:
+        empty.to_empty(device="cpu")
+    empty.load_state_dict(model.state_dict(), assign=assign)
+    x = torch.randn(1, 3, 32, 32)
+    assert torch.equal(empty(x), model(x))
+
+
 @pytest.mark.parametrize("size", [32, (32, 64), 24])
 def test_with_timms_weights_the_outputs_are_timms(size):
     """Also where the last stage is one window, which is not shifted."""

@@ -7,6 +7,7 @@ a relative position bias of its own: slice attention with H/C heads in each of C
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -33,9 +34,16 @@ class Windows(nn.Module):
         self.window, self.shift = window, shift
         self.grid = self._padded(grid)
         self.bias_table = nn.Parameter(torch.empty((2 * window[0] - 1) * (2 * window[1] - 1), maps))
-        self.register_buffer("index", relative_positions(window), persistent=False)
-        self.register_buffer("blocked", blocked_pairs(self.grid, window, shift), persistent=False)
+        self.register_buffer("index", None, persistent=False)
+        self.register_buffer("blocked", None, persistent=False)
+        self._make_tables()
         self.reset_parameters()
+
+    def _make_tables(self) -> None:
+        """What windows and shift determine, where the biases are."""
+        with self.bias_table.device:
+            self.index = relative_positions(self.window)
+            self.blocked = blocked_pairs(self.grid, self.window, self.shift)
 
     def reset_parameters(self) -> None:
         """Draw the biases anew."""
@@ -80,6 +88,20 @@ class Windows(nn.Module):
             return bias.expand(-1, windows, -1, -1, -1).flatten(0, 2)
         blocked = self.blocked if grid == self.grid else blocked_pairs(grid, self.window, self.shift).to(bias.device)
         return bias.masked_fill(blocked.unsqueeze(1), float("-inf")).flatten(0, 2)
+
+    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Windows:
+        """`to_empty` gives a model that was made on "meta" memory; the tables have to be computed."""
+        on_meta = self.index.is_meta
+        super()._apply(fn, recurse)
+        if on_meta:
+            self._make_tables()
+        return self
+
+    def _load_from_state_dict(self, *arguments: Any) -> None:
+        """The tables follow weights that are assigned to a model on "meta"."""
+        super()._load_from_state_dict(*arguments)
+        if self.index.is_meta:
+            self._make_tables()
 
     def _padded(self, grid: Pair) -> Pair:
         down, across = (-(-size // window) * window for size, window in zip(grid, self.window, strict=True))
