@@ -52,7 +52,7 @@ def test_check_of_a_folder_names_masks_of_which_none_can_be_read(tmp_path, capsy
         Image.new("RGBA", (16, 12)).save(path)
     code, _, err = run(capsys, "check", f"folder:{tmp_path}")
     assert code == 1
-    assert "p0.png (a mask has one class number per pixel (grey or palette), this has mode RGBA)" in err
+    assert "p0.png (a mask has one class number per pixel, of 8 bits (grey or palette); this has mode RGBA)" in err
 
 
 def test_check_of_a_folder_with_images_but_no_masks(tmp_path, capsys):
@@ -104,6 +104,8 @@ def test_options_of_the_set_as_in_training(tmp_path, capsys, monkeypatch):
         (["download", "cfar10"], "did you mean 'cifar10'"),
         (["show", "folder:nowhere"], "there is no folder nowhere"),
         (["show", "digits-on-photos", "--level", "odd"], "levels easy, hard"),
+        (["show", "folder:mine", "--set", "data.options.mask_values=[0, 1]"], "mask_values should be"),
+        (["check", "folder:mine", "--set", "data.options.classes=abc"], "classes should be"),
     ],
 )
 def test_mistakes_are_one_sentence(capsys, args, complaint):

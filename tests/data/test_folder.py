@@ -144,12 +144,32 @@ def test_mask_classes_by_file_and_by_option(tmp_path):
     write_masks(tmp_path, {f"p{i}": stripes() for i in range(5)})
     (tmp_path / "classes.txt").write_text("sky\nsea\nland\n")
     assert load(tmp_path).train.classes == ("sky", "sea", "land")
-    assert load(tmp_path, classes=["out", "in"]).train.classes == ("out", "in")
+    splits = load(tmp_path, classes=["out", "in"])
+    assert (splits.train.classes, splits.notes) == (("out", "in"), ())
+    (tmp_path / "classes.txt").write_text("sky\nsea\n", encoding="utf-8-sig")  # as some editors save it
+    assert load(tmp_path).train.classes == ("sky", "sea")
+    with pytest.raises(ValueError, match="every class has a name of its own, but sky stands there more than once"):
+        load(tmp_path, classes=["sky", "sky"])
+
+
+def test_a_class_that_no_training_mask_holds_is_noted(tmp_path):
+    write_masks(tmp_path, {f"p{i}": stripes(values=(0, 255)) for i in range(5)})
+    notes = load(tmp_path, classes=["ground", "thing"], fit="squash", image_size=16).notes
+    assert notes == ("no training mask holds thing; 50.0 % of the pixels are 255, which is ignored",)
+
+
+def test_hidden_folders_are_left_alone(tmp_path):
+    write_masks(tmp_path, {f"p{i}": stripes() for i in range(5)})
+    (tmp_path / "images" / ".checkpoints").mkdir()
+    Image.new("RGB", (16, 12)).save(tmp_path / "images" / ".checkpoints" / "p1.png")
+    assert sum(map(len, load(tmp_path).parts().values())) == 5
 
 
 def test_binary_masks_of_0_and_255(tmp_path):
     write_masks(tmp_path, {f"p{i}": stripes(values=(0, 255)) for i in range(5)})
-    with pytest.raises(ValueError, match=r"only the values \[0, 255\], where 255 is ignored: rename the values"):
+    with pytest.raises(
+        ValueError, match=r"only the values \[0, 255\], where 255 is ignored: rename the values[^;]*1\}'\)$"
+    ):
         load(tmp_path)
     assert load(tmp_path, mask_values={0: 0, 255: 1}).train.targets.unique().tolist() == [0, 1]
 

@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import warnings
 
+import numpy as np
 import pytest
 import torch
-from published import write_classes
+from published import write_classes, write_masks
 
 from tcpvit.data import Augment, Batches, ImageSet, load_dataset
 from tcpvit.data.augment import normalise
@@ -152,6 +153,21 @@ def test_streams_with_workers(tmp_path, workers):
     batches.set_epoch(1, start=2)
     assert len(list(batches)) == len(batches) - 2
     assert torch.equal(state, torch.get_rng_state())
+
+
+@pytest.mark.filterwarnings("ignore:skipped")
+def test_a_batch_of_corrupt_pictures_is_empty_and_an_epoch_of_them_an_error(tmp_path):
+    for part in ("train", "val"):
+        write_masks(tmp_path / part, {f"p{i}": np.eye(8) for i in range(3)})
+    files = sorted((tmp_path / "train" / "images").iterdir())
+    files[1].write_bytes(b"broken")
+    options = {"stream": True, "image_size": 8, "on_bad": "skip", "classes": ["a", "b"]}
+    batches = Batches(load_dataset(f"folder:{tmp_path}", **options).train, 1, workers=0)
+    assert [tuple(masks.shape) for _, masks in batches] == [(1, 8, 8), (0, 8, 8), (1, 8, 8)]
+    for file in files:
+        file.write_bytes(b"broken")
+    with pytest.raises(ValueError, match=r"^3 of 3 files cannot be used: .*/train is left: mend them"):
+        list(batches)
 
 
 def test_streaming_names_and_skips_corrupt_pictures(tmp_path):

@@ -207,6 +207,24 @@ def test_compiles_in_one_graph(kind):
     torch.testing.assert_close(compiled(images), model(images))
 
 
+def test_a_compiled_segmenter_takes_sizes_that_change():
+    torch.compiler.reset()
+    model = Segmenter(SegmenterConfig(SMALL, DecoderConfig(channels=(6,)))).eval()
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    for size in ((16, 16), (24, 20), (19, 33)):
+        images = torch.randn(2, 3, *size)
+        found, expected = (learned(called, model, images) for called in (compiled, model))
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
+
+
+def learned(called, model, images) -> list[torch.Tensor]:
+    """The logits, and the gradients of all weights."""
+    model.zero_grad()
+    logits = called(images)
+    logits.square().mean().backward()
+    return [logits, *(p.grad for p in model.parameters() if p.grad is not None)]
+
+
 def test_every_parameter_learns():
     config = SegmenterConfig(SMALL, DecoderConfig("tcp", channels=(9, 6), coupling=("mix", "shuffle")))
     model = Segmenter(config)

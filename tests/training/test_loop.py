@@ -304,6 +304,20 @@ def test_a_skipped_step_leaves_no_trace_in_batch_norm(recipe, splits, tmp_path):
     assert all(buffer.isfinite().all() for buffer in result.model.buffers())
 
 
+def test_a_blank_picture_leaves_no_trace_in_batch_norm(recipe, splits, tmp_path):
+    """It stands in for a process's share of a batch that is too small for all."""
+    trainer = make_trainer(recipe.override(["optimizer.accumulate=1"]), splits, tmp_path / "run", Spoilt())
+    trainer.batches.set_epoch(0)
+    trainer.model.train()
+    images, targets = next(iter(trainer.batches))
+    before = trainer.copy_buffers()
+    trainer.step(images[:0], targets[:0])
+    assert all(map(torch.equal, trainer.model.buffers(), before))
+    trainer.model.calls = itertools.count(2)
+    trainer.step(images, targets)
+    assert not any(map(torch.equal, trainer.model.buffers(), before))
+
+
 def test_but_not_for_ever(recipe, splits, tmp_path, monkeypatch):
     monkeypatch.setattr("tcpvit.training.loop.PATIENCE_WITH_NANS", 3)
     recipe = recipe.override(["optimizer.accumulate=1", "optimizer.on_nonfinite=skip"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from tcpvit import cli
 from tcpvit.data import Splits
 from tcpvit.data.augment import normalise
 from tcpvit.models import Decoder, DecoderConfig, EncoderDecoder
-from tcpvit.training import load_recipe, load_trained, segment_files, train
+from tcpvit.training import load_recipe, load_trained, resume, segment_files, train
 from tcpvit.training.segment import likeliest, palette
 
 SMALL = [
@@ -188,6 +189,11 @@ def test_a_segmenter_built_in_python_is_used_there(place, run):
     code, out, err = run("predict", "built", "pictures")
     assert (code, out) == (1, "")
     assert "load it there with tcpvit.training.load_trained(FOLDER, model=MODEL)" in err
+    code, _, err = run("train", "--resume", "built")
+    assert code == 1
+    assert "built trains a model that was built in Python; go on there with tcpvit.training.resume(FOLDER" in err
+    with pytest.raises(ValueError, match="the checkpoint of built is of another model than tcp_vit_pet"):
+        resume("built", splits=splits)
     found, bad = segment_files(load_trained("built", model=build()), ["pictures/a.png"], place / "out")
     assert len(found) == 1
     assert not bad
@@ -260,10 +266,44 @@ def test_predictions_are_never_written_over_masks_of_ones_own(place, run):
     before = (place / "own" / "masks" / "0.png").read_bytes()
     code, _, err = run("predict", "run", "own/images", "--pictures", "own")
     assert code != 0
-    assert "own/masks is there already and may hold masks of your own" in err
+    assert "own/masks is there already and may hold pictures or masks of your own" in err
     assert (place / "own" / "masks" / "0.png").read_bytes() == before
+    (place / "own" / "masks").rename(place / "own" / "overlays")
+    for pictures in ("own/images", "own/overlays"):  # nor over overlays, least of all those that are read
+        code, _, err = run("predict", "run", pictures, "--pictures", "own")
+        assert code != 0
+        assert "own/overlays is there already" in err
+    assert (place / "own" / "overlays" / "0.png").read_bytes() == before
     for _ in range(2):  # those of an earlier call are
         assert run("predict", "run", "own/images", "--pictures", "found")[0] == 0
+    code, _, err = run("predict", "run", "found/overlays", "--pictures", "found")
+    assert code != 0
+    assert "found/masks and found/overlays are there already" in err
+
+
+def test_every_file_has_a_mask_of_its_own_named_as_it_is(place, run):
+    """Also where a fallback name is taken, where upper case does not count, and where the files are links."""
+    for name in ("a.jpg", "a.png.jpg", "A.jpg"):
+        Image.open("pictures/b.jpg").save(place / "pictures" / name)
+    (place / "pictures" / "link.jpg").symlink_to(place / "pictures" / "b.jpg")
+    names = ["a.jpg", "a.png.jpg", "a.png", "A.jpg", "link.jpg"]
+    code, out, err = run("predict", "run", *(f"pictures/{name}" for name in names), "--pictures", "out", "--json")
+    assert code == 0, err
+    masks = [Path(item["mask"]).name for item in json.loads(out)["found"]]
+    assert masks == ["a.png", "a.png.png", "a.png.png.png", "A.jpg.png", "link.png"]
+    assert all((place / "out" / "masks" / name).is_file() for name in masks)
+
+
+def test_masks_of_nothing_but_ignored_pixels_are_refused_before_the_first_step(place, run):
+    for part in ("train", "val"):
+        write_pairs(place / "void" / part)
+    for path in (place / "void" / "val" / "masks").iterdir():
+        Image.new("L", Image.open(path).size, 255).save(path)
+    words = [f"--set={word}" for word in SMALL]
+    code, _, err = run("train", "--task", "segmentation", "--data", "folder:void", "--name", "void", *words)
+    assert code != 0
+    assert "every pixel of the masks of void/val is 255" in err
+    assert not (place / "runs" / "void").exists()
 
 
 def test_a_refused_recipe_leaves_no_run_behind(place, run):

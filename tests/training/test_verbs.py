@@ -7,8 +7,10 @@ import json
 import pytest
 from PIL import Image
 
+import tcpvit
 from tcpvit import cli
 from tcpvit.training import load_trained
+from tcpvit.training.verbs import _recipe_for
 
 
 @pytest.fixture
@@ -126,6 +128,24 @@ def test_what_the_user_can_mend_is_one_sentence(run, tmp_path, args, sentence):
     assert err.startswith("tcpvit: ")
     assert err.count("\n") == 1
     assert not (tmp_path / "runs").exists()
+
+
+def test_another_set_is_read_as_the_model_was_trained_and_in_batches_of_its_recipe():
+    """tcp_vit_pet was trained on squashed pictures, which the record beside its weights does not say."""
+    data = _recipe_for(load_trained("tcp_vit_pet"), "folder:pets").data
+    assert (data.name, data.options, data.image_size, data.eval_batch_size) == (
+        "folder:pets", {"fit": "squash"}, 128, 64,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "sentence"), [("{", "holds no JSON"), ("{}", "does not say task, classes, image_sh")])
+def test_a_damaged_record_beside_a_model_is_named(run, tmp_path, text, sentence):
+    tcpvit.save_pretrained(tcpvit.create_model("tcp_vit_cifar"), tmp_path / "saved")
+    (tmp_path / "saved" / "preprocessing.json").write_text(text)
+    code, _, err = run("eval", "saved", "--dataset", "digits-on-photos")
+    assert code == 1
+    assert "saved/preprocessing.json" in err
+    assert sentence in err
 
 
 def test_a_run_without_weights_yet_says_so(run, tmp_path, recipe):

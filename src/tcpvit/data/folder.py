@@ -11,15 +11,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from tcpvit.data.image_set import IGNORE, Pictures, Splits
+from tcpvit.data.image_set import IGNORE, ImageSet, Pictures, Splits
 from tcpvit.data.pictures import EXTENSIONS, SKIP, Fit, OnBad, PictureFiles, in_memory, list_bad, read_mask
 from tcpvit.data.subsets import draw, fraction_sizes
 
 MEMORY_LIMIT = 2 * 1024**3  # bytes of decoded pictures beyond which a folder is streamed from disk
-MEND = (
-    "rename the values with mask_values (--set 'data.options.mask_values={0: 0, 255: 1}'), or name the classes, one a "
-    "line in classes.txt or with the option classes"
-)
+RENAME = "rename the values with mask_values (--set 'data.options.mask_values={0: 0, 255: 1}')"
+MEND = f"{RENAME}, or name the classes, one a line in classes.txt or with the option classes"
 CLASS_IMAGES = ", or, if images is a class, name all classes (--set 'data.options.classes=[images, …]')"
 NAMES = "a mask has its picture's name, as images/cat.jpg and masks/cat.png"
 PART_NAMES = {"train": ("train",), "val": ("val", "valid", "validation"), "test": ("test",)}
@@ -53,6 +51,8 @@ def load(
     else:
         names = tuple(classes or _class_folders(folders["train"]))
         listings = {part: _list_classes(path, names) for part, path in folders.items()}
+    if repeated := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"every class has a name of its own, but {', '.join(repeated)} stands there more than once")
     common: dict[str, Any] = {"image_size": image_size, "fit": fit, "on_bad": on_bad, "mask_values": mask_values}
     parts = {
         part: PictureFiles(**listing, classes=names, source=f"{folder.name}/{part}", **common)
@@ -79,7 +79,18 @@ def _splits(name: str, parts: dict[str, PictureFiles], stream: bool | None) -> S
     loaded: dict[str, Pictures] = dict(zip(parts, files if stream else in_memory(files), strict=True))
     held_out = loaded.get("test", loaded.get("val"))
     assert held_out is not None
-    return Splits(name, loaded["train"], loaded.get("val", held_out), held_out)
+    return Splits(name, _noting_absent(loaded["train"]), loaded.get("val", held_out), held_out)
+
+
+def _noting_absent(train: Pictures) -> Pictures:
+    """With a note if a class is in no mask, as a wrong list of classes has it; streamed files are not looked into."""
+    if not isinstance(train, ImageSet) or train.task != "segmentation":
+        return train
+    counts = torch.bincount(train.targets.flatten(), minlength=IGNORE + 1)
+    absent = [name for name, count in zip(train.classes, counts.tolist(), strict=False) if not count]
+    ignored = 100 * counts[IGNORE].item() / max(train.targets.numel(), 1)
+    note = f"no training mask holds {', '.join(absent)}; {ignored:.1f} % of the pixels are {IGNORE}, which is ignored"
+    return replace(train, notes=(*train.notes, note)) if absent else train
 
 
 def _hold_out(train: PictureFiles, fraction: float, seed: int, stratified: bool) -> dict[str, PictureFiles]:
@@ -182,7 +193,7 @@ def _class_folders(train: Path) -> list[str]:
 def _listed_classes(folder: Path) -> list[str]:
     """The lines of classes.txt, where there is one."""
     listed = folder / "classes.txt"
-    lines = listed.read_text(encoding="utf-8").splitlines() if listed.is_file() else []
+    lines = listed.read_text(encoding="utf-8-sig").splitlines() if listed.is_file() else []
     return [line.strip() for line in lines if line.strip()]
 
 
@@ -201,7 +212,8 @@ def _name_classes(train: Path, holders: dict[int, str], besides: str = "") -> li
     ids = sorted(holders.keys() - {IGNORE})
     if len(ids) < 2:
         raise ValueError(
-            f"the masks of {train} hold only the values {sorted(holders)}, where {IGNORE} is ignored: {MEND}{besides}"
+            f"the masks of {train} hold only the values {sorted(holders)}, where {IGNORE} is ignored: "
+            f"{RENAME if IGNORE in holders else MEND}{besides}"
         )
     if missing := sorted(set(range(ids[-1])) - set(ids)):
         odd = next(k for k in ids if k > missing[0])
@@ -234,8 +246,17 @@ def _pictures_below(folder: Path) -> list[str]:
         os.path.join(place, name)
         for place, _, names in os.walk(folder, followlinks=True)
         for name in names
-        if os.path.splitext(name)[1].lower() in EXTENSIONS and not name.startswith(".")
+        if os.path.splitext(name)[1].lower() in EXTENSIONS and not is_hidden(os.path.join(place, name), folder)
     )
+
+
+def is_hidden(path: str | Path, folder: Path) -> bool:
+    """Whether the file, or a folder that it lies in below `folder`, has a name with a dot before it.
+
+    >>> is_hidden("images/.checkpoints/cat.png", Path("images")), is_hidden("../images/cat.png", Path("../images"))
+    (True, False)
+    """
+    return any(part.startswith(".") for part in Path(path).relative_to(folder).parts)
 
 
 def _by_stem(folder: Path) -> dict[str, list[str]]:

@@ -75,10 +75,13 @@ class Batches:
         self.epoch, self.start = epoch, start
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        done = self.start
+        done, pictures = self.start, 0
         for plan, batch in self._read():
-            yield self._finish(plan, batch)
-            done = plan.number + 1
+            yield self._finish(plan, batch) if len(batch.images) else self._no_pictures()
+            done, pictures = plan.number + 1, pictures + len(batch.images)
+        if done > self.start == 0 and not pictures:
+            named = list_bad(list(self.skipped), len(self.data))
+            raise ValueError(f"{named}; no picture of {self.data.source} is left: mend them")
         if done < len(self):  # every rank gets as many batches as the others, or they would wait for it
             yield self._no_pictures()
 
@@ -130,8 +133,6 @@ class Batches:
         assert batch.kept is not None
         if self.data.on_bad == "stop":
             raise ValueError(f"{list_bad(batch.bad, len(plan.rows))}; mend or remove them, or {SKIP}")
-        if not len(batch.images):
-            raise ValueError(f"no picture of batch {plan.number} can be used: {list_bad(batch.bad, len(plan.rows))}")
         for sentence in batch.bad:
             if sentence not in self.skipped:
                 warnings.warn(f"skipped {sentence}", stacklevel=3)

@@ -143,7 +143,7 @@ class PictureFiles(Pictures):
         return Batch(
             torch.from_numpy(np.stack(images)) if images else torch.empty(0, *self.image_shape, dtype=torch.uint8),
             torch.from_numpy(np.stack(targets)) if targets else torch.empty(0, dtype=torch.int64),
-            torch.tensor(kept) if bad else None,
+            torch.tensor(kept, dtype=torch.int64) if bad else None,
             tuple(bad),
         )
 
@@ -155,7 +155,7 @@ def in_memory(parts: Sequence[PictureFiles]) -> list[ImageSet]:
         named = list_bad(bad, sum(map(len, parts)))
         for part, batch in zip(parts, batches, strict=True):
             if batch.bad and not len(batch.images):
-                raise ValueError(f"{named}; no picture of {part.source} is left")
+                raise ValueError(f"{named}; no picture of {part.source} is left: mend them")
         if any(part.on_bad == "stop" for part in parts):
             raise ValueError(f"{named}; mend or remove them, or {SKIP}")
     return [part._as_image_set(batch) for part, batch in zip(parts, batches, strict=True)]
@@ -176,7 +176,9 @@ def read_mask(path: str) -> Image.Image:
         if mask.mode == "1":
             return Image.fromarray(np.asarray(mask).astype(np.uint8))
         if mask.mode not in ("L", "P"):
-            raise ValueError(f"a mask has one class number per pixel (grey or palette), this has mode {mask.mode}")
+            raise ValueError(
+                f"a mask has one class number per pixel, of 8 bits (grey or palette); this has mode {mask.mode}"
+            )
         return mask
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from tcpvit.data.files import data_root
 from tcpvit.data.image_set import ImageSet, Pictures, Splits
 from tcpvit.data.source import Source, Split
 from tcpvit.data.subsets import draw, fraction_sizes
+from tcpvit.typed import typed
 
 BUILT_IN = "digits-on-photos"
 FOLDER = "folder:"
@@ -69,10 +70,11 @@ def load_dataset(
     return _shrink(splits, train_size, val_size, seed, stratified)
 
 
-def option_hints(name: str) -> dict[str, Any]:
-    """The types of the options that `load_dataset` takes for this set."""
+def typed_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options from YAML or the command line as `load_dataset` declares them for this set; others are left to it."""
     own = digits_on_photos.load if name == BUILT_IN else folder.load if name.startswith(FOLDER) else None
-    return get_type_hints(load_dataset) | get_type_hints(own or get_source(name).load)
+    hints = get_type_hints(load_dataset) | get_type_hints(own or get_source(name).load)
+    return {k: typed(v, hints[k], f"data.options.{k}") if k in hints else v for k, v in options.items()}
 
 
 def get_source(name: str) -> Source:

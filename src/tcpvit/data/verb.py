@@ -20,6 +20,7 @@ from tcpvit.data.registry import (
     find_dataset,
     get_source,
     load_dataset,
+    typed_options,
 )
 from tcpvit.tables import Bytes, Table, show
 
@@ -68,8 +69,8 @@ def data(
     if action == "download":
         return _download(name, data_root, extra, json)
     if action == "check":
-        return _check(name, data_root, _parsed(set), json)
-    options = _parsed(set) | {key: value for key, value in {"task": task, "level": level}.items() if value}
+        return _check(name, data_root, typed_options(name, _parsed(set)), json)
+    options = typed_options(name, _parsed(set)) | {k: v for k, v in {"task": task, "level": level}.items() if v}
     return _show(name, data_root, part, out, options, json)
 
 
@@ -133,7 +134,7 @@ def _check_folder(name: str, options: dict[str, Any]) -> list[FileCheck]:
         FileCheck(part, True, f"{len(pictures):,} pictures, {pictures.task} in {len(pictures.classes)} classes")
         for part, pictures in splits.parts().items()
     ]
-    return counts + [FileCheck("bad files", False, note) for note in splits.notes]
+    return counts + [FileCheck("to mend", False, note) for note in splits.notes]
 
 
 def _show(name: str, root: str, part: str, out: str, options: dict[str, Any], json: bool) -> str:

@@ -182,8 +182,19 @@ class TokenEmbedding(nn.Module):
         if grid == self.grid:
             return self.pos_embed
         prefix, positions = self.pos_embed.tensor_split([self.num_prefix_tokens], dim=-2)
-        lead, d = positions.shape[:-2], positions.shape[-1]
-        planes = positions.reshape(-1, *self.grid, d).permute(0, 3, 1, 2)  # (lead, d, h, w)
-        wide = planes.to(torch.promote_types(planes.dtype, torch.float32))
-        planes = F.interpolate(wide, grid, mode="bicubic", antialias=True).to(positions.dtype)
-        return torch.cat([prefix, planes.flatten(2).mT.reshape(*lead, -1, d)], dim=-2)
+        wide = positions.unflatten(-2, self.grid).to(torch.promote_types(positions.dtype, torch.float32))
+        down, across = (resampling(*sides, like=wide) for sides in zip(self.grid, grid, strict=True))
+        resampled = torch.einsum("Hh,Ww,...hwd->...HWd", down, across, wide).to(positions.dtype)
+        return torch.cat([prefix, resampled.flatten(-3, -2)], dim=-2)
+
+
+def resampling(old: int, new: int, like: Tensor) -> Tensor:
+    """The matrix (new, old) that resamples `old` places bicubically to `new`, in the dtype and on the device of `like`.
+
+    A product with it, unlike the resampling itself, has a gradient that torch.compile knows for any size.
+
+    >>> resampling(4, 8, like=torch.zeros(())).sum(1).allclose(torch.ones(8))
+    True
+    """
+    places = torch.eye(old, dtype=like.dtype, device=like.device)
+    return F.interpolate(places[None, None], (new, old), mode="bicubic", antialias=True)[0, 0]

@@ -180,5 +180,6 @@ def pad_to_multiple(images: Tensor, multiple: int) -> Tensor:
     torch.Size([1, 3, 104, 128])
     """
     height, width = images.shape[-2:]
-    below, right = -height % multiple, -width % multiple
+    # Not -height % multiple, which torch.compile cannot follow for sizes that change.
+    below, right = ((side + multiple - 1) // multiple * multiple - side for side in (height, width))
     return F.pad(images, (0, right, 0, below), mode="replicate") if below or right else images

@@ -31,7 +31,7 @@ GROUPS = dict.fromkeys(("patch_embed", "cls_token", "pos_embed"), "embeddings an
 GROUPS |= {"qkv": "attention", "proj": "attention", "fc1": "MLP", "fc2": "MLP", "final_norm": "norms"}
 FEW = 5  # so many classes of a segmentation have rows of their own
 
-Measured = Callable[["Run"], float]
+Measured = Callable[["Run"], float | None]  # None: there was nothing to measure
 
 
 @dataclass(frozen=True)
@@ -86,9 +86,9 @@ class Model:
             gathered[GROUPS.get(component, component)] += number
         return cls(recipe, int(count), dict(gathered), [Run.read(folder) for folder in folders])
 
-    def mean(self, measured: Measured) -> float:
-        """Over the seeds."""
-        return fmean(map(measured, self.runs))
+    def values(self, measured: Measured) -> list[float]:
+        """Of the seeds, where there was something to measure."""
+        return [value for value in map(measured, self.runs) if value is not None]
 
     @property
     def fastest(self) -> Run:
@@ -136,11 +136,9 @@ class Comparison:
         """Metrics and parameters of both models, TCP minus Std (in points) and TCP over Std."""
         table = Table("comparison", self._title(), ["", self.std.name, self.tcp.name, "Δ", "TCP / Std"])
         for label, measured in self._metrics().items():
-            std, tcp = self.std.mean(measured), self.tcp.mean(measured)
-            cells = [percent(list(map(measured, model.runs))) for model in (self.std, self.tcp)]
-            table.add(label, *cells, Written(signed(100 * (tcp - std))), Ratio.of(tcp, std), strong=not table.rows)
-        std, tcp = self.std.parameters, self.tcp.parameters
-        table.add("parameters", std, tcp, Written(signed(tcp - std, 0)), Ratio.of(tcp, std), strong=True)
+            table.add(label, *_beside(self.std.values(measured), self.tcp.values(measured)), strong=not table.rows)
+        before, after = self.std.parameters, self.tcp.parameters
+        table.add("parameters", before, after, Written(signed(after - before, 0)), Ratio.of(after, before), strong=True)
         fastest = ", fastest run" if len(self.std.runs) > 1 else ""
         std, tcp = self.std.fastest.seconds, self.tcp.fastest.seconds
         table.add(f"training time{fastest}", Written(duration(std)), Written(duration(tcp)), None, Ratio.of(tcp, std))
@@ -187,13 +185,21 @@ class Comparison:
         return [path for name, figure in figures.items() for path in save_figure(figure, folder / name)]
 
 
+def _beside(std: list[float], tcp: list[float]) -> list[Any]:
+    """The means in per cent, their difference in points and their ratio; None for what is not known."""
+    cells: list[Any] = [percent(values) if values else None for values in (std, tcp)]
+    if not std or not tcp:
+        return [*cells, None, None]
+    difference = fmean(tcp) - fmean(std)
+    return [*cells, Written(signed(100 * difference)), Ratio.of(fmean(tcp), fmean(std))]
+
+
 def _of_test(name: str) -> Measured:
     return lambda run: run.test[name]
 
 
 def _of_class(name: str, k: int) -> Measured:
-    """0 where neither truth nor prediction has the class."""
-    return lambda run: run.test["by_class"][name][k] or 0.0
+    return lambda run: run.test["by_class"][name][k]
 
 
 def _sum(matrices: list[list[list[int]]]) -> list[list[int]]:

@@ -10,11 +10,12 @@ import torch
 from torch import nn
 
 from tcpvit import algebra
-from tcpvit.data import Batches, Pictures, Splits, load_dataset
-from tcpvit.data.registry import option_hints
+from tcpvit.data import IGNORE, Batches, ImageSet, Pictures, Splits, load_dataset
+from tcpvit.data.folder import RENAME
+from tcpvit.data.registry import typed_options as typed_data_options
 from tcpvit.models import SegmenterConfig, create_model, model_config
 from tcpvit.training.recipe import DataRecipe, Recipe
-from tcpvit.training.typed import typed
+from tcpvit.typed import typed
 
 LOOKED_AT = 10_000  # pictures that a data-driven transform is computed from
 
@@ -24,9 +25,18 @@ def load_splits(data: DataRecipe) -> Splits:
     for key in ("name", "root", "image_size"):
         if key in data.options:
             raise ValueError(f"data.options.{key} should be data.{key}")
-    hints = option_hints(data.name)
-    options = {k: typed(v, hints[k], f"data.options.{k}") if k in hints else v for k, v in data.options.items()}
+    options = typed_data_options(data.name, data.options)
     return load_dataset(data.name, data.root, image_size=data.image_size, **options)
+
+
+def check_masks(splits: Splits) -> None:
+    """Each part has a pixel that counts, as far as its masks are in memory."""
+    for part in splits.parts().values():
+        if isinstance(part, ImageSet) and part.task == "segmentation" and not (part.targets != IGNORE).any():
+            raise ValueError(
+                f"every pixel of the masks of {part.source} is {IGNORE}, which is ignored, so that nothing can be "
+                f"learned from them or measured on them; mend them, or {RENAME}"
+            )
 
 
 def build_model(recipe: Recipe, train: Pictures) -> nn.Module:

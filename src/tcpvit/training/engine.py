@@ -14,13 +14,13 @@ from torch import nn
 
 from tcpvit.data import Batches, Pictures, Splits
 from tcpvit.models.pretrained import WEIGHTS, load_weights
-from tcpvit.training.build import build_batches, build_model, find_device, load_splits
+from tcpvit.training.build import build_batches, build_model, check_masks, find_device, load_splits
 from tcpvit.training.checkpoint import WriteError, read_latest
 from tcpvit.training.distributed import World, join
 from tcpvit.training.export import describe_preprocessing
 from tcpvit.training.interrupt import Interruption
 from tcpvit.training.loop import Trainer
-from tcpvit.training.metrics import to_json
+from tcpvit.training.metrics import or_none, to_json
 from tcpvit.training.progress import About, Mute, Silent
 from tcpvit.training.recipe import Recipe
 from tcpvit.training.run import RunFolder
@@ -51,7 +51,9 @@ class Result:
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready, without the model."""
         content = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in ("model", "history")}
-        return {**content, "folder": str(self.folder), "recipe": self.recipe.to_dict(), "notes": list(self.notes)}
+        rows = {name: {column: or_none(value) for column, value in content[name].items()} for name in ("best", "last")}
+        recipe = self.recipe.to_dict()
+        return {**content, **rows, "folder": str(self.folder), "recipe": recipe, "notes": list(self.notes)}
 
 
 def train(
@@ -129,6 +131,7 @@ class _Parts:
         device = world.place(find_device(recipe))
         with world.in_turn():
             splits = splits or load_splits(recipe.data)
+        check_masks(splits)
 
         def batches(part: Pictures, training: bool) -> Batches:
             return build_batches(recipe, part, device, training=training, rank=world.rank, world_size=world.size)
@@ -193,7 +196,8 @@ def _finish(trainer: Trainer, parts: _Parts) -> Result:
     world.share(model.state_dict().values())
     test = trainer.measure(model, parts.test)
     evaluated = [row for row in state.history if "val_loss" in row]
-    notes = splits.notes
+    skipped = [sentence for batches in (parts.train, parts.val, parts.test) for sentence in batches.skipped]
+    notes = splits.notes + tuple(f"skipped {sentence}" for sentence in dict.fromkeys(skipped))
     if splits.test is splits.val:
         notes += ("validation and test are the same pictures, so the best epoch was chosen on the test part",)
     result = Result(

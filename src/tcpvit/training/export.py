@@ -16,8 +16,10 @@ from tcpvit.models import save_pretrained
 from tcpvit.models.pretrained import CONFIG, WEIGHTS, Pretrained, is_converted
 from tcpvit.training.checkpoint import write_atomically
 from tcpvit.training.recipe import DataRecipe
+from tcpvit.training.run import read_json
 
 PREPROCESSING = "preprocessing.json"
+NEEDED = ("task", "classes", "image_shape", "mean", "std")  # of what it holds
 
 
 def export(model: nn.Module, folder: Path, preprocessing: dict[str, Any] | None = None) -> None:
@@ -62,4 +64,9 @@ def fit_of(recipe: DataRecipe | None, task: str) -> Fit:
 def read_preprocessing(folder: Path) -> dict[str, Any] | None:
     """What `export` wrote beside the model; None if nothing."""
     path = folder / PREPROCESSING
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+    if not path.is_file():
+        return None
+    found = read_json(path)
+    if missing := [name for name in NEEDED if name not in found]:
+        raise ValueError(f"{path} does not say {', '.join(missing)}; bring back what it was, or export the model again")
+    return found

@@ -112,17 +112,19 @@ class Trainer:
         set_lr(self.optimizer, lr_factor(state.step, len(self.batches), self.recipe.schedule))
         seed_step(self.recipe.seed, state.step, world.rank)
         self.optimizer.zero_grad(set_to_none=True)
-        buffers = [b.clone() for b in self.model.buffers()] if options.on_nonfinite == "skip" else []
+        before_step = self.copy_buffers() if options.on_nonfinite == "skip" else []
         weight = world.add_up(self.task.weight(targets)).clamp(min=1)  # a batch of nothing but border has none
         loss, hits = torch.zeros((), device=self.device), torch.zeros((), device=self.device)
         pieces = self.pieces(images, targets)
         for number, (x, y) in enumerate(pieces, start=1):
+            before_blank = [] if len(x) else self.copy_buffers()
             with exchange(self.spread, now=number == len(pieces)):
                 with self.autocast():
                     logits = logits_of(self.forward, x)
                 self.task.check_logits(logits, y)
                 part = self.task.loss(logits, y, options.label_smoothing) / weight
                 self.scaler.scale(part * world.size).backward()  # gradients are averaged over processes
+            self.put_back(before_blank)
             loss, hits = loss + part.detach(), hits + self.task.hits(logits.detach(), y)
         self.scaler.unscale_(self.optimizer)
         self.note_gradients()
@@ -135,8 +137,7 @@ class Trainer:
                 self.ema.update(self.model, state.step)
         else:
             numbers[0] = numbers[1] = numbers[4] = 0.0
-            for buffer, before in zip(self.model.buffers(), buffers, strict=True):
-                buffer.copy_(before)  # BatchNorm's statistics have seen the step that is left out
+            self.put_back(before_step)
         self.scaler.update()
         state.step += 1
         return numbers[0], numbers[1], numbers[4], numbers[2]
@@ -147,6 +148,15 @@ class Trainer:
         found = list(zip(images.chunk(number), targets.chunk(number), strict=True))
         missing = number - len(found) if self.world.size > 1 else 0
         return found + [(images[:0], targets[:0])] * missing
+
+    def copy_buffers(self) -> list[Tensor]:
+        """BatchNorm's statistics, as they are before a step that may be left out, or a blank picture."""
+        return [buffer.clone() for buffer in self.model.buffers()]
+
+    def put_back(self, buffers: list[Tensor]) -> None:
+        """As `copy_buffers` found them; nothing if it did not look."""
+        for buffer, before in zip(self.model.buffers(), buffers, strict=bool(buffers)):
+            buffer.copy_(before)
 
     def end_epoch(self) -> None:
         """Evaluate if it is time, write down what was measured, save."""
@@ -310,7 +320,13 @@ class Trainer:
             part, _, name = full_name.partition(".")
             parts[part][name] = tensor
         parts = {name: scatter(part, self.model) for name, part in parts.items()}
-        self.model.load_state_dict(parts["model"])
+        try:
+            self.model.load_state_dict(parts["model"])
+        except RuntimeError as error:
+            raise ValueError(
+                f"the checkpoint of {self.run} is of another model than {self.recipe.model.name}, which the recipe "
+                "names; if it was built in Python, go on there with tcpvit.training.resume(FOLDER, model=MODEL)"
+            ) from error
         load_optimizer_tensors(self.optimizer, parts["optimizer"])
         if self.ema:
             self.ema.model.load_state_dict(parts["ema"] or parts["model"])

@@ -246,10 +246,11 @@ AnyMetrics = ClassificationMetrics | SegmentationMetrics
 
 def to_json(metrics: AnyMetrics) -> dict[str, Any]:
     """Everything that was measured, ready for JSON; what nothing was counted for, as an absent class, is null."""
-    summary = {name: _or_none(value) for name, value in metrics.summary().items()}
-    by_class = {name: list(map(_or_none, values)) for name, values in metrics.by_class().items()}
+    summary = {name: or_none(value) for name, value in metrics.summary().items()}
+    by_class = {name: list(map(or_none, values)) for name, values in metrics.by_class().items()}
     return {**summary, "by_class": by_class, "confusion": metrics.confusion.tolist()}
 
 
-def _or_none(value: float) -> float | None:
+def or_none(value: float) -> float | None:
+    """For JSON, which has no NaN."""
     return None if value != value else value

@@ -18,13 +18,14 @@ from rich.progress import track
 
 from tcpvit.data import PictureFiles
 from tcpvit.data.augment import normalise
+from tcpvit.data.folder import is_hidden
 from tcpvit.data.pictures import EXTENSIONS, Fit, OnBad, list_bad, read_picture
 from tcpvit.models import EncoderDecoder, list_pretrained
 from tcpvit.training.build import find_device
 from tcpvit.training.checkpoint import write_atomically
 from tcpvit.training.evaluation import unwrapped
 from tcpvit.training.recipe import Recipe
-from tcpvit.training.segment import Segmented, segment_files
+from tcpvit.training.segment import KINDS, Segmented, segment_files
 from tcpvit.training.trained import Trained, Weights, load_trained
 
 SHOWN = 80  # pictures on a sheet
@@ -124,6 +125,7 @@ def predict(
         )
     if trained.preprocessing is None:
         print(f"tcpvit: {target} does not say how its pictures were prepared; ImageNet's way is taken", file=sys.stderr)
+    _check_counts(top, batch_size)
     segments = isinstance(trained.model, EncoderDecoder)
     pictures = Path("segmented") if segments and pictures is None else pictures
     files = find_pictures(paths, leave_out=_written_into(pictures, segments))
@@ -155,7 +157,7 @@ def _written_into(pictures: Path | None, segments: bool) -> list[Path]:
     """The folders that hold our own pictures, which the next call does not take for the user's."""
     if pictures is None:
         return []
-    return [pictures / "masks", pictures / "overlays"] if segments else [pictures]
+    return [pictures / kind for kind in KINDS] if segments else [pictures]
 
 
 def find_pictures(paths: Sequence[Path], leave_out: Sequence[Path] = ()) -> list[Path]:
@@ -165,7 +167,7 @@ def find_pictures(paths: Sequence[Path], leave_out: Sequence[Path] = ()) -> list
         if path.is_dir():
             inside = sorted(file for file in path.rglob("*") if file.suffix.lower() in EXTENSIONS and file.is_file())
             ours = [folder.resolve() for folder in leave_out if path.resolve() in folder.resolve().parents]
-            files += [file for file in inside if not file.name.startswith(".") and not _is_below(file, ours)]
+            files += [file for file in inside if not is_hidden(file, path) and not _is_below(file, ours)]
         elif path.is_file():
             files.append(path)
         else:
@@ -192,8 +194,7 @@ def predict_files(
     device: str = "auto",
 ) -> Predictions:
     """The `top` likeliest labels of each file; one that cannot be read is named in `bad`, or stops everything."""
-    if top < 1 or batch_size < 1:
-        raise ValueError(f"top and batch_size are at least 1, got {top} and {batch_size}")
+    _check_counts(top, batch_size)
     at = find_device(Recipe(device=device))
     data = _as_data(trained, files, fit)
     model = trained.model.to(at).eval()
@@ -217,6 +218,11 @@ def predict_files(
     if not found:
         raise ValueError(f"{list_bad(bad, len(files))}; no picture is left")
     return Predictions(found, bad)
+
+
+def _check_counts(top: int, batch_size: int) -> None:
+    if top < 1 or batch_size < 1:
+        raise ValueError(f"top and batch_size are at least 1, got {top} and {batch_size}")
 
 
 def _as_data(trained: Trained, files: Sequence[str | Path], fit: Fit | None) -> PictureFiles:
@@ -273,9 +279,9 @@ def _draw_labelled(found: Sequence[Prediction], folder: Path) -> None:
     from tcpvit.figures.labelled import draw_labelled
     from tcpvit.figures.style import house_style
 
-    common = os.path.commonpath([Path(p.file).resolve().parent for p in found])
-    for p in found:
-        place = folder / Path(p.file).resolve().relative_to(common)
+    places = [Path(os.path.abspath(p.file)) for p in found]  # as they are named, also where they are links
+    common = os.path.commonpath([place.parent for place in places])
+    for p, place in zip(found, (folder / place.relative_to(common) for place in places), strict=True):
         figure = draw_labelled(_pixels(p.file), p.labels, p.probabilities, Path(p.file).name)
         place.parent.mkdir(parents=True, exist_ok=True)
         with house_style():

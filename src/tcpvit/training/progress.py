@@ -204,13 +204,13 @@ def _width(heading: str) -> int:
     return max(9, len(heading) + 2)
 
 
-def percent(value: float) -> str:
-    """A fraction for people.
+def percent(value: float | None) -> str:
+    """A fraction for people; a dash for one of nothing.
 
-    >>> percent(0.8125)
-    '81.2 %'
+    >>> percent(0.8125), percent(None), percent(float("nan"))
+    ('81.2 %', '–', '–')
     """
-    return f"{100 * value:.1f} %"
+    return "–" if value is None or value != value else f"{100 * value:.1f} %"
 
 
 def duration(seconds: float) -> str:

@@ -17,7 +17,7 @@ import yaml
 
 from tcpvit.algebra.checks import nearest
 from tcpvit.data import Augment
-from tcpvit.training.typed import typed
+from tcpvit.typed import typed
 
 SHIPPED = Path(__file__).parent / "recipes"
 

@@ -29,6 +29,7 @@ COLOURS = ((0, 0, 0), (0, 158, 115), (213, 94, 0), (0, 114, 178), (204, 121, 167
 TINT = 0.5  # of a class over its picture
 LONGEST = 8  # times the size of the training: the longer side of what the model sees
 LINE = (255, 255, 255)  # around it
+KINDS = ("masks", "overlays")  # the folders that are written
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ def segment_files(
     device: str = "auto",
 ) -> tuple[list[Segmented], list[str]]:
     """Write folder/masks and folder/overlays; also gives a sentence for each file that could not be read."""
-    _check_folder(folder)
+    _check_folder(folder, files)
     at = find_device(Recipe(device=device))
     model = trained.model.to(at).eval()
     about = _preparation(trained)
@@ -88,8 +89,7 @@ def segment_files(
                 ) from None
             continue
         mask = segment_picture(model, picture, about, fit, at)
-        written = {"masks": as_palette(mask), "overlays": overlay(picture, mask)}
-        for kind, drawn in written.items():
+        for kind, drawn in zip(KINDS, (as_palette(mask), overlay(picture, mask)), strict=True):
             (folder / kind / name).parent.mkdir(parents=True, exist_ok=True)
             drawn.save(folder / kind / name)
         counts = np.bincount(mask.ravel(), minlength=len(about["classes"])) / mask.size
@@ -100,11 +100,15 @@ def segment_files(
     return found, bad
 
 
-def _check_folder(folder: Path) -> None:
-    """Earlier predictions are written over, the user's own masks never: those lie beside images/, ours overlays/."""
-    if (folder / "masks").exists() and ((folder / "images").exists() or not (folder / "overlays").exists()):
+def _check_folder(folder: Path, files: Sequence[str | Path]) -> None:
+    """Earlier predictions are written over, the user's own pictures never: ours are masks/ and overlays/ alone."""
+    there = [folder / kind for kind in KINDS if (folder / kind).exists()]
+    read = {parent for file in files for parent in Path(file).resolve().parents}
+    mixed = len(there) < len(KINDS) or (folder / "images").exists() or any(place.resolve() in read for place in there)
+    if there and mixed:
         raise ValueError(
-            f"{folder / 'masks'} is there already and may hold masks of your own; name another folder with --pictures"
+            f"{' and '.join(map(str, there))} {'is' if len(there) == 1 else 'are'} there already and may hold pictures "
+            "or masks of your own; name another folder with --pictures"
         )
 
 
@@ -191,14 +195,15 @@ def _preparation(trained: Trained) -> dict[str, Any]:
 
 def _names(files: Sequence[str | Path]) -> list[Path]:
     """A .png for each file, in the folders that the files lie in below their common one; no two are the same."""
-    paths = [Path(file).resolve() for file in files]
+    paths = [Path(os.path.abspath(file)) for file in files]  # as they are named, also where they are links
     common = os.path.commonpath([path.parent for path in paths])
     names: list[Path] = []
-    taken: set[Path] = set()
+    taken: set[str] = set()
     for path in paths:
-        name = path.relative_to(common).with_suffix(".png")
-        if name in taken:  # cat.jpg and cat.png
-            name = path.relative_to(common).with_name(f"{path.name}.png")
-        taken.add(name)
+        place = path.relative_to(common)
+        name, longer = place.with_suffix(".png"), f"{path.name}.png"
+        while str(name).lower() in taken:  # cat.jpg and cat.png, or Cat.jpg where upper case does not count
+            name, longer = place.with_name(longer), f"{longer}.png"
+        taken.add(str(name).lower())
         names.append(name)
     return names

@@ -75,10 +75,13 @@ def exchange(model: nn.Module, now: bool) -> AbstractContextManager[Any]:
 
 
 def logits_of(model: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
-    """`model(images)`, also for no pictures: a blank one stands in, so that this process takes part."""
+    """`model(images)`, also for no pictures: blank ones stand in, so that this process takes part.
+
+    There are two, since a BatchNorm that follows a mean over the picture cannot learn from one.
+    """
     if len(images):
         return model(images)
-    return model(images.new_zeros(1, *images.shape[1:]))[:0]
+    return model(images.new_zeros(2, *images.shape[1:]))[:0]
 
 
 def is_sharded(model: nn.Module) -> bool:

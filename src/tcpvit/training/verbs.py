@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from tcpvit.data import Splits
 from tcpvit.models import list_models
+from tcpvit.models.pretrained import CONFIG, WEIGHTS
 from tcpvit.models.zoo import pretrained_folder
 from tcpvit.tables import Table, show
 from tcpvit.training import engine
@@ -18,7 +19,7 @@ from tcpvit.training.distributed import is_main, join
 from tcpvit.training.evaluation import evaluate
 from tcpvit.training.metrics import LABELS, AnyMetrics, to_json
 from tcpvit.training.progress import percent, reporter
-from tcpvit.training.recipe import DataRecipe, Recipe, load_recipe
+from tcpvit.training.recipe import Recipe, load_recipe
 from tcpvit.training.run import RunFolder
 from tcpvit.training.tasks import task_for
 from tcpvit.training.trained import Trained, Weights, load_trained
@@ -196,7 +197,7 @@ def evaluation_tables(
         return [table]
     detail = Table("by_class", "by class", ["class", *(LABELS[name] for name in by_class)])
     for row in zip(classes, *by_class.values(), strict=True):
-        detail.add(row[0], *(None if value != value else percent(value) for value in row[1:]))
+        detail.add(row[0], *map(percent, row[1:]))
     return [table, detail]
 
 
@@ -207,6 +208,11 @@ def _check_resumable(folder: Path) -> None:
         raise ValueError(
             f"{folder} trains a {name}, which `tcpvit train` cannot build; go on by repeating the command that began "
             f"it (see {folder / 'environment.json'})"
+        )
+    if (folder / "last" / WEIGHTS).is_file() and not (folder / "last" / CONFIG).is_file():
+        raise ValueError(
+            f"{folder} trains a model that was built in Python; go on there with "
+            "tcpvit.training.resume(FOLDER, model=MODEL), the model built as it was"
         )
 
 
@@ -230,9 +236,9 @@ def _recipe_for(trained: Trained, dataset: str | None) -> Recipe:
     if dataset == recipe.data.name:
         return recipe
     size = recipe.data.image_size or trained.side
-    fit = (trained.preprocessing or {}).get("fit")
-    options = {"fit": fit} if fit and dataset.startswith("folder:") else {}
-    return replace(recipe, data=DataRecipe(name=dataset, root=recipe.data.root, options=options, image_size=size))
+    known = trained.preprocessing is not None or trained.recipe is not None
+    options = {"fit": trained.fit} if known and dataset.startswith("folder:") else {}
+    return replace(recipe, data=replace(recipe.data, name=dataset, options=options, image_size=size))
 
 
 def _other_pictures(target: str, recipe: Recipe, splits: Splits) -> list[str]:
