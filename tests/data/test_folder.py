@@ -144,18 +144,11 @@ def test_mask_classes_by_file_and_by_option(tmp_path):
     write_masks(tmp_path, {f"p{i}": stripes() for i in range(5)})
     (tmp_path / "classes.txt").write_text("sky\nsea\nland\n")
     assert load(tmp_path).train.classes == ("sky", "sea", "land")
-    splits = load(tmp_path, classes=["out", "in"])
-    assert (splits.train.classes, splits.notes) == (("out", "in"), ())
+    assert load(tmp_path, classes=["out", "in"]).train.classes == ("out", "in")
     (tmp_path / "classes.txt").write_text("sky\nsea\n", encoding="utf-8-sig")  # as some editors save it
     assert load(tmp_path).train.classes == ("sky", "sea")
     with pytest.raises(ValueError, match="every class has a name of its own, but sky stands there more than once"):
         load(tmp_path, classes=["sky", "sky"])
-
-
-def test_a_class_that_no_training_mask_holds_is_noted(tmp_path):
-    write_masks(tmp_path, {f"p{i}": stripes(values=(0, 255)) for i in range(5)})
-    notes = load(tmp_path, classes=["ground", "thing"], fit="squash", image_size=16).notes
-    assert notes == ("no training mask holds thing; 50.0 % of the pixels are 255, which is ignored",)
 
 
 def test_hidden_folders_are_left_alone(tmp_path):

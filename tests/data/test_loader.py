@@ -164,6 +164,8 @@ def test_a_batch_of_corrupt_pictures_is_empty_and_an_epoch_of_them_an_error(tmp_
     options = {"stream": True, "image_size": 8, "on_bad": "skip", "classes": ["a", "b"]}
     batches = Batches(load_dataset(f"folder:{tmp_path}", **options).train, 1, workers=0)
     assert [tuple(masks.shape) for _, masks in batches] == [(1, 8, 8), (0, 8, 8), (1, 8, 8)]
+    ranks = [Batches(batches.data, 3, workers=0, rank=rank, world_size=3) for rank in range(3)]
+    assert [len(masks) for rank in ranks for _, masks in rank] == [1, 0, 1]  # each as many batches as the others
     for file in files:
         file.write_bytes(b"broken")
     with pytest.raises(ValueError, match=r"^3 of 3 files cannot be used: .*/train is left: mend them"):

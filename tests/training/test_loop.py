@@ -310,9 +310,10 @@ def test_a_blank_picture_leaves_no_trace_in_batch_norm(recipe, splits, tmp_path)
     trainer.batches.set_epoch(0)
     trainer.model.train()
     images, targets = next(iter(trainer.batches))
-    before = trainer.copy_buffers()
-    trainer.step(images[:0], targets[:0])
+    before, weights = trainer.copy_buffers(), [p.detach().clone() for p in trainer.model.parameters()]
+    assert trainer.step(images[:0], targets[:0]) == (0.0, 0.0, 0.0, 0.0)
     assert all(map(torch.equal, trainer.model.buffers(), before))
+    assert all(map(torch.equal, trainer.model.parameters(), weights))  # no decay and no momentum either
     trainer.model.calls = itertools.count(2)
     trainer.step(images, targets)
     assert not any(map(torch.equal, trainer.model.buffers(), before))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -192,7 +193,10 @@ def test_a_segmenter_built_in_python_is_used_there(place, run):
     code, _, err = run("train", "--resume", "built")
     assert code == 1
     assert "built trains a model that was built in Python; go on there with tcpvit.training.resume(FOLDER" in err
-    with pytest.raises(ValueError, match="the checkpoint of built is of another model than tcp_vit_pet"):
+    with pytest.raises(
+        ValueError,
+        match=r"the checkpoint of built does not fit the model; .* \(Error\(s\) in loading state_dict for Segmenter\)",
+    ):
         resume("built", splits=splits)
     found, bad = segment_files(load_trained("built", model=build()), ["pictures/a.png"], place / "out")
     assert len(found) == 1
@@ -292,6 +296,18 @@ def test_every_file_has_a_mask_of_its_own_named_as_it_is(place, run):
     masks = [Path(item["mask"]).name for item in json.loads(out)["found"]]
     assert masks == ["a.png", "a.png.png", "a.png.png.png", "A.jpg.png", "link.png"]
     assert all((place / "out" / "masks" / name).is_file() for name in masks)
+
+
+def test_a_class_that_no_training_mask_holds_is_noted(place, run):
+    """As where masks of 0 and 255 are given two names instead of other values."""
+    write_pairs(place / "own")
+    for path in (place / "own" / "masks").iterdir():
+        Image.fromarray(np.asarray(Image.open(path)) * 255).save(path)
+    words = [f"--set={word}" for word in (*SMALL, "data.options.classes=[ground, thing]")]
+    code, out, _ = run("train", "--task", "segmentation", "--data", "folder:own", "--name", "own", *words, "--json")
+    assert code == 0
+    (note, _) = json.loads(out)["notes"]  # the other: validation and test are the same
+    assert re.fullmatch(r"at 32×32 pixels no training mask holds thing; \d\d\.\d % of the pixels are 255, .*", note)
 
 
 def test_masks_of_nothing_but_ignored_pixels_are_refused_before_the_first_step(place, run):

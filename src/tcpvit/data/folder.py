@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from tcpvit.data.image_set import IGNORE, ImageSet, Pictures, Splits
+from tcpvit.data.image_set import IGNORE, Pictures, Splits
 from tcpvit.data.pictures import EXTENSIONS, SKIP, Fit, OnBad, PictureFiles, in_memory, list_bad, read_mask
 from tcpvit.data.subsets import draw, fraction_sizes
 
@@ -79,18 +79,7 @@ def _splits(name: str, parts: dict[str, PictureFiles], stream: bool | None) -> S
     loaded: dict[str, Pictures] = dict(zip(parts, files if stream else in_memory(files), strict=True))
     held_out = loaded.get("test", loaded.get("val"))
     assert held_out is not None
-    return Splits(name, _noting_absent(loaded["train"]), loaded.get("val", held_out), held_out)
-
-
-def _noting_absent(train: Pictures) -> Pictures:
-    """With a note if a class is in no mask, as a wrong list of classes has it; streamed files are not looked into."""
-    if not isinstance(train, ImageSet) or train.task != "segmentation":
-        return train
-    counts = torch.bincount(train.targets.flatten(), minlength=IGNORE + 1)
-    absent = [name for name, count in zip(train.classes, counts.tolist(), strict=False) if not count]
-    ignored = 100 * counts[IGNORE].item() / max(train.targets.numel(), 1)
-    note = f"no training mask holds {', '.join(absent)}; {ignored:.1f} % of the pixels are {IGNORE}, which is ignored"
-    return replace(train, notes=(*train.notes, note)) if absent else train
+    return Splits(name, loaded["train"], loaded.get("val", held_out), held_out)
 
 
 def _hold_out(train: PictureFiles, fraction: float, seed: int, stratified: bool) -> dict[str, PictureFiles]:
@@ -242,21 +231,12 @@ def _subfolders(folder: Path) -> list[str]:
 
 def _pictures_below(folder: Path) -> list[str]:
     """Strings, not Paths: there may be millions."""
-    return sorted(
-        os.path.join(place, name)
-        for place, _, names in os.walk(folder, followlinks=True)
-        for name in names
-        if os.path.splitext(name)[1].lower() in EXTENSIONS and not is_hidden(os.path.join(place, name), folder)
-    )
-
-
-def is_hidden(path: str | Path, folder: Path) -> bool:
-    """Whether the file, or a folder that it lies in below `folder`, has a name with a dot before it.
-
-    >>> is_hidden("images/.checkpoints/cat.png", Path("images")), is_hidden("../images/cat.png", Path("../images"))
-    (True, False)
-    """
-    return any(part.startswith(".") for part in Path(path).relative_to(folder).parts)
+    found = []
+    for place, folders, names in os.walk(folder, followlinks=True):
+        folders[:] = [name for name in folders if not name.startswith(".")]  # which the walk leaves out then
+        pictures = (name for name in names if os.path.splitext(name)[1].lower() in EXTENSIONS)
+        found += [os.path.join(place, name) for name in pictures if not name.startswith(".")]
+    return sorted(found)
 
 
 def _by_stem(folder: Path) -> dict[str, list[str]]:

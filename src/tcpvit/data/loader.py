@@ -79,7 +79,7 @@ class Batches:
         for plan, batch in self._read():
             yield self._finish(plan, batch) if len(batch.images) else self._no_pictures()
             done, pictures = plan.number + 1, pictures + len(batch.images)
-        if done > self.start == 0 and not pictures:
+        if done > self.start == 0 and not pictures and self.world_size == 1:  # other ranks may have some
             named = list_bad(list(self.skipped), len(self.data))
             raise ValueError(f"{named}; no picture of {self.data.source} is left: mend them")
         if done < len(self):  # every rank gets as many batches as the others, or they would wait for it

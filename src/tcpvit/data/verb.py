@@ -134,7 +134,7 @@ def _check_folder(name: str, options: dict[str, Any]) -> list[FileCheck]:
         FileCheck(part, True, f"{len(pictures):,} pictures, {pictures.task} in {len(pictures.classes)} classes")
         for part, pictures in splits.parts().items()
     ]
-    return counts + [FileCheck("to mend", False, note) for note in splits.notes]
+    return counts + [FileCheck("bad files", False, note) for note in splits.notes]
 
 
 def _show(name: str, root: str, part: str, out: str, options: dict[str, Any], json: bool) -> str:

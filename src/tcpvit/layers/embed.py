@@ -184,7 +184,9 @@ class TokenEmbedding(nn.Module):
         prefix, positions = self.pos_embed.tensor_split([self.num_prefix_tokens], dim=-2)
         wide = positions.unflatten(-2, self.grid).to(torch.promote_types(positions.dtype, torch.float32))
         down, across = (resampling(*sides, like=wide) for sides in zip(self.grid, grid, strict=True))
-        resampled = torch.einsum("Hh,Ww,...hwd->...HWd", down, across, wide).to(positions.dtype)
+        with torch.autocast(wide.device.type, enabled=False):  # which would round what is wide
+            rows = torch.einsum("Ww,...hwd->...hWd", across, wide)
+            resampled = torch.einsum("Hh,...hWd->...HWd", down, rows).to(positions.dtype)
         return torch.cat([prefix, resampled.flatten(-3, -2)], dim=-2)
 
 

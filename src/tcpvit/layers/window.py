@@ -34,16 +34,9 @@ class Windows(nn.Module):
         self.window, self.shift = window, shift
         self.grid = self._padded(grid)
         self.bias_table = nn.Parameter(torch.empty((2 * window[0] - 1) * (2 * window[1] - 1), maps))
-        self.register_buffer("index", None, persistent=False)
-        self.register_buffer("blocked", None, persistent=False)
-        self._make_tables()
+        self.register_buffer("index", relative_positions(window), persistent=False)
+        self.register_buffer("blocked", blocked_pairs(self.grid, window, shift), persistent=False)
         self.reset_parameters()
-
-    def _make_tables(self) -> None:
-        """What windows and shift determine, where the biases are."""
-        with self.bias_table.device:
-            self.index = relative_positions(self.window)
-            self.blocked = blocked_pairs(self.grid, self.window, self.shift)
 
     def reset_parameters(self) -> None:
         """Draw the biases anew."""
@@ -93,15 +86,19 @@ class Windows(nn.Module):
         """`to_empty` gives a model that was made on "meta" memory; the tables have to be computed."""
         on_meta = self.index.is_meta
         super()._apply(fn, recurse)
-        if on_meta:
-            self._make_tables()
+        self._fill_tables(on_meta)
         return self
 
     def _load_from_state_dict(self, *arguments: Any) -> None:
         """The tables follow weights that are assigned to a model on "meta"."""
         super()._load_from_state_dict(*arguments)
-        if self.index.is_meta:
-            self._make_tables()
+        self._fill_tables(self.index.is_meta)
+
+    def _fill_tables(self, are_empty: bool) -> None:
+        if are_empty and not self.bias_table.is_meta:
+            with self.bias_table.device:
+                self.index = relative_positions(self.window)
+                self.blocked = blocked_pairs(self.grid, self.window, self.shift)
 
     def _padded(self, grid: Pair) -> Pair:
         down, across = (-(-size // window) * window for size, window in zip(grid, self.window, strict=True))

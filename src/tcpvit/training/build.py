@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import is_dataclass
-from typing import Any, cast, get_type_hints
+from typing import Any, TypeGuard, cast, get_type_hints
 
 import torch
 from torch import nn
@@ -30,13 +30,32 @@ def load_splits(data: DataRecipe) -> Splits:
 
 
 def check_masks(splits: Splits) -> None:
-    """Each part has a pixel that counts, as far as its masks are in memory."""
-    for part in splits.parts().values():
-        if isinstance(part, ImageSet) and part.task == "segmentation" and not (part.targets != IGNORE).any():
+    """Training and validation have a pixel that counts, as far as their masks are in memory."""
+    for part in (splits.train, splits.val):
+        if _has_masks(part) and not (part.targets != IGNORE).any():
+            renaming = f", or {RENAME}" if splits.name.startswith("folder:") else ""
             raise ValueError(
                 f"every pixel of the masks of {part.source} is {IGNORE}, which is ignored, so that nothing can be "
-                f"learned from them or measured on them; mend them, or {RENAME}"
+                f"learned from them or measured on them; mend them{renaming}"
             )
+
+
+def note_absent(train: Pictures) -> tuple[str, ...]:
+    """A note if a class is in no training mask that is in memory, as where the list of classes is a wrong one."""
+    if not _has_masks(train):
+        return ()
+    counts = torch.bincount(train.targets.flatten(), minlength=IGNORE + 1).tolist()
+    absent = [name for name, count in zip(train.classes, counts, strict=False) if not count]
+    height, width = train.image_shape[1:]
+    note = (
+        f"at {height}×{width} pixels no training mask holds {', '.join(absent)}; "
+        f"{100 * counts[IGNORE] / train.targets.numel():.1f} % of the pixels are {IGNORE}, which is ignored"
+    )
+    return (note,) if absent else ()
+
+
+def _has_masks(part: Pictures) -> TypeGuard[ImageSet]:
+    return isinstance(part, ImageSet) and part.task == "segmentation"
 
 
 def build_model(recipe: Recipe, train: Pictures) -> nn.Module:

@@ -13,8 +13,9 @@ import torch
 from torch import nn
 
 from tcpvit.data import Batches, Pictures, Splits
+from tcpvit.data.pictures import list_bad
 from tcpvit.models.pretrained import WEIGHTS, load_weights
-from tcpvit.training.build import build_batches, build_model, check_masks, find_device, load_splits
+from tcpvit.training.build import build_batches, build_model, check_masks, find_device, load_splits, note_absent
 from tcpvit.training.checkpoint import WriteError, read_latest
 from tcpvit.training.distributed import World, join
 from tcpvit.training.export import describe_preprocessing
@@ -80,6 +81,8 @@ def train(
         if world.is_main and not goes_on:
             run.check_free(overwrite)  # before anything slow
         parts = _Parts.of(recipe, splits, model, world)
+        if task is None:
+            check_masks(parts.splits)
         with run.locked() if world.is_main else nullcontext():
             if world.is_main and not goes_on:
                 run.begin(recipe, overwrite=overwrite)
@@ -131,7 +134,6 @@ class _Parts:
         device = world.place(find_device(recipe))
         with world.in_turn():
             splits = splits or load_splits(recipe.data)
-        check_masks(splits)
 
         def batches(part: Pictures, training: bool) -> Batches:
             return build_batches(recipe, part, device, training=training, rank=world.rank, world_size=world.size)
@@ -139,6 +141,18 @@ class _Parts:
         model = model or build_model(recipe, splits.train)
         parts = (batches(splits.train, True), batches(splits.val, False), batches(splits.test, False))
         return cls(splits, model, device, world, *parts)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of the results should know about the data."""
+        return self.splits.notes + note_absent(self.splits.train)
+
+    def skipped(self) -> tuple[str, ...]:
+        """A note on the streamed files that this process could not use since it began."""
+        parts = (self.train, self.val) if self.splits.test is self.splits.val else (self.train, self.val, self.test)
+        bad = [sentence for batches in (self.train, self.val, self.test) for sentence in batches.skipped]
+        total = sum(len(batches.data) for batches in parts)
+        return (f"{list_bad(list(dict.fromkeys(bad)), total)}; skipped",) if bad else ()
 
 
 def _run(run: RunFolder, recipe: Recipe, parts: _Parts, report: Silent, task: Task | None) -> Result:
@@ -168,7 +182,7 @@ def _run(run: RunFolder, recipe: Recipe, parts: _Parts, report: Silent, task: Ta
         if world.is_main:
             run.keep_data(splits.indices())
             run.note_session(device, trainer.state.step, world.size)
-        report.start(_about(trainer, splits), trainer.state)
+        report.start(_about(trainer, parts), trainer.state)
         try:
             trainer.fit()
             return _finish(trainer, parts)
@@ -196,8 +210,7 @@ def _finish(trainer: Trainer, parts: _Parts) -> Result:
     world.share(model.state_dict().values())
     test = trainer.measure(model, parts.test)
     evaluated = [row for row in state.history if "val_loss" in row]
-    skipped = [sentence for batches in (parts.train, parts.val, parts.test) for sentence in batches.skipped]
-    notes = splits.notes + tuple(f"skipped {sentence}" for sentence in dict.fromkeys(skipped))
+    notes = parts.notes + parts.skipped()
     if splits.test is splits.val:
         notes += ("validation and test are the same pictures, so the best epoch was chosen on the test part",)
     result = Result(
@@ -219,8 +232,9 @@ def _finish(trainer: Trainer, parts: _Parts) -> Result:
     return result
 
 
-def _about(trainer: Trainer, splits: Splits) -> About:
+def _about(trainer: Trainer, parts: _Parts) -> About:
     """What the display says before the first step."""
+    splits, notes = parts.splits, parts.notes
     recipe, optimizer, schedule = trainer.recipe, trainer.recipe.optimizer, trainer.recipe.schedule
     channels, height, width = splits.train.image_shape
     parameters, threads = sum(p.numel() for p in trainer.model.parameters()), torch.get_num_threads()
@@ -234,7 +248,7 @@ def _about(trainer: Trainer, splits: Splits) -> About:
         f"{f', {processes} processes ({strategy})' if processes > 1 else ''}",
         "folder": f"{trainer.run}{f', going on from step {trainer.state.step:,}' if trainer.state.step else ''}",
     }
-    if splits.notes:
-        facts["notes"] = "; ".join(splits.notes)
+    if notes:
+        facts["notes"] = "; ".join(notes)
     title = f"{recipe.model.name} on {splits.name}"
     return About(title, facts, trainer.task.metric, schedule.epochs, len(trainer.batches))

@@ -67,6 +67,6 @@ def read_preprocessing(folder: Path) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     found = read_json(path)
-    if missing := [name for name in NEEDED if name not in found]:
+    if missing := [name for name in NEEDED if not isinstance(found, dict) or name not in found]:
         raise ValueError(f"{path} does not say {', '.join(missing)}; bring back what it was, or export the model again")
     return found

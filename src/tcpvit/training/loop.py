@@ -113,7 +113,7 @@ class Trainer:
         seed_step(self.recipe.seed, state.step, world.rank)
         self.optimizer.zero_grad(set_to_none=True)
         before_step = self.copy_buffers() if options.on_nonfinite == "skip" else []
-        weight = world.add_up(self.task.weight(targets)).clamp(min=1)  # a batch of nothing but border has none
+        weight = world.add_up(self.task.weight(targets))  # none in a batch of nothing but border
         loss, hits = torch.zeros((), device=self.device), torch.zeros((), device=self.device)
         pieces = self.pieces(images, targets)
         for number, (x, y) in enumerate(pieces, start=1):
@@ -122,7 +122,7 @@ class Trainer:
                 with self.autocast():
                     logits = logits_of(self.forward, x)
                 self.task.check_logits(logits, y)
-                part = self.task.loss(logits, y, options.label_smoothing) / weight
+                part = self.task.loss(logits, y, options.label_smoothing) / weight.clamp(min=1)
                 self.scaler.scale(part * world.size).backward()  # gradients are averaged over processes
             self.put_back(before_blank)
             loss, hits = loss + part.detach(), hits + self.task.hits(logits.detach(), y)
@@ -131,13 +131,14 @@ class Trainer:
         norm = whole(clip_grad_norm_(self.model.parameters(), options.clip_norm or math.inf))
         sums = world.add_up(torch.stack([loss.double(), hits.double(), torch.full_like(hits.double(), len(images))]))
         numbers = torch.stack([*sums, norm.double(), weight.double()]).tolist()  # one wait for the GPU
-        if self.is_sound(numbers[0], numbers[3]):
+        has_pictures = numbers[2] > 0  # of streamed files, all may be bad: then there is nothing to learn
+        if has_pictures and not self.is_sound(numbers[0], numbers[3]):
+            numbers[0] = numbers[1] = numbers[4] = 0.0
+            self.put_back(before_step)
+        elif has_pictures:
             self.scaler.step(self.optimizer)
             if self.ema:
                 self.ema.update(self.model, state.step)
-        else:
-            numbers[0] = numbers[1] = numbers[4] = 0.0
-            self.put_back(before_step)
         self.scaler.update()
         state.step += 1
         return numbers[0], numbers[1], numbers[4], numbers[2]
@@ -324,14 +325,18 @@ class Trainer:
             self.model.load_state_dict(parts["model"])
         except RuntimeError as error:
             raise ValueError(
-                f"the checkpoint of {self.run} is of another model than {self.recipe.model.name}, which the recipe "
-                "names; if it was built in Python, go on there with tcpvit.training.resume(FOLDER, model=MODEL)"
+                f"the checkpoint of {self.run} does not fit the model; if that was built in Python, go on there with "
+                f"tcpvit.training.resume(FOLDER, model=MODEL), the model built as it was ({_first_line(error)})"
             ) from error
         load_optimizer_tensors(self.optimizer, parts["optimizer"])
         if self.ema:
             self.ema.model.load_state_dict(parts["ema"] or parts["model"])
         self.scaler.load_state_dict(state["scaler"])
         self.state = State(**state["state"])
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0].rstrip(":")
 
 
 def seed_step(seed: int, step: int, rank: int) -> None:

@@ -6,6 +6,7 @@ means over pictures (paper, Section 5.2). Beside them stand the mean of the pict
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -252,5 +253,5 @@ def to_json(metrics: AnyMetrics) -> dict[str, Any]:
 
 
 def or_none(value: float) -> float | None:
-    """For JSON, which has no NaN."""
-    return None if value != value else value
+    """For JSON, which has neither NaN nor infinity."""
+    return value if math.isfinite(value) else None

@@ -18,7 +18,6 @@ from rich.progress import track
 
 from tcpvit.data import PictureFiles
 from tcpvit.data.augment import normalise
-from tcpvit.data.folder import is_hidden
 from tcpvit.data.pictures import EXTENSIONS, Fit, OnBad, list_bad, read_picture
 from tcpvit.models import EncoderDecoder, list_pretrained
 from tcpvit.training.build import find_device
@@ -112,6 +111,7 @@ def predict(
     """
     if sheet is not None and sheet.suffix.lower() not in (".png", ".svg", ".pdf", ".jpg"):
         raise ValueError(f"a sheet is a picture, as sheet.png or sheet.svg, got {str(sheet)!r}")
+    _check_counts(top, batch_size)
     trained = load_trained(target, weights)
     if trained.preprocessing is None and not Path(target).is_dir():
         raise ValueError(
@@ -125,7 +125,6 @@ def predict(
         )
     if trained.preprocessing is None:
         print(f"tcpvit: {target} does not say how its pictures were prepared; ImageNet's way is taken", file=sys.stderr)
-    _check_counts(top, batch_size)
     segments = isinstance(trained.model, EncoderDecoder)
     pictures = Path("segmented") if segments and pictures is None else pictures
     files = find_pictures(paths, leave_out=_written_into(pictures, segments))
@@ -167,7 +166,7 @@ def find_pictures(paths: Sequence[Path], leave_out: Sequence[Path] = ()) -> list
         if path.is_dir():
             inside = sorted(file for file in path.rglob("*") if file.suffix.lower() in EXTENSIONS and file.is_file())
             ours = [folder.resolve() for folder in leave_out if path.resolve() in folder.resolve().parents]
-            files += [file for file in inside if not is_hidden(file, path) and not _is_below(file, ours)]
+            files += [file for file in inside if not _is_hidden(file, path) and not _is_below(file, ours)]
         elif path.is_file():
             files.append(path)
         else:
@@ -176,6 +175,11 @@ def find_pictures(paths: Sequence[Path], leave_out: Sequence[Path] = ()) -> list
         searched = ", ".join(str(path) for path in paths)
         raise ValueError(f"there are no pictures in {searched}; looked for {', '.join(sorted(EXTENSIONS))}")
     return files
+
+
+def _is_hidden(file: Path, below: Path) -> bool:
+    """Whether its name, or that of a folder on the way to it, begins with a dot."""
+    return any(part.startswith(".") for part in file.relative_to(below).parts)
 
 
 def _is_below(file: Path, folders: Sequence[Path]) -> bool:

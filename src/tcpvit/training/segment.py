@@ -103,9 +103,12 @@ def segment_files(
 def _check_folder(folder: Path, files: Sequence[str | Path]) -> None:
     """Earlier predictions are written over, the user's own pictures never: ours are masks/ and overlays/ alone."""
     there = [folder / kind for kind in KINDS if (folder / kind).exists()]
-    read = {parent for file in files for parent in Path(file).resolve().parents}
-    mixed = len(there) < len(KINDS) or (folder / "images").exists() or any(place.resolve() in read for place in there)
-    if there and mixed:
+    if not there:
+        return
+    paths = [path for file in files for path in (Path(file).resolve(), Path(os.path.abspath(file)))]
+    read = {parent for path in paths for parent in path.parents}
+    places = [path for place in there for path in (place.resolve(), Path(os.path.abspath(place)))]
+    if len(there) < len(KINDS) or (folder / "images").exists() or not read.isdisjoint(places):
         raise ValueError(
             f"{' and '.join(map(str, there))} {'is' if len(there) == 1 else 'are'} there already and may hold pictures "
             "or masks of your own; name another folder with --pictures"

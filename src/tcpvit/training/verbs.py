@@ -236,7 +236,7 @@ def _recipe_for(trained: Trained, dataset: str | None) -> Recipe:
     if dataset == recipe.data.name:
         return recipe
     size = recipe.data.image_size or trained.side
-    known = trained.preprocessing is not None or trained.recipe is not None
+    known = "fit" in (trained.preprocessing or {}) or (trained.recipe is not None and trained.config is not None)
     options = {"fit": trained.fit} if known and dataset.startswith("folder:") else {}
     return replace(recipe, data=replace(recipe.data, name=dataset, options=options, image_size=size))
 
