@@ -218,10 +218,10 @@ def test_the_summary_shows_both_models_beside_the_papers_numbers():
     assert "80.0 %" in found
     assert "87.8 %" in found
     assert "79.0 %" in found
-    assert "Our own" not in found
+    assert "mIoU against Std-ViT" not in found
     assert "Not run here" in segmentation_page.summary(records[:1])
     for seed in (0, 1):
         records += [made_record("subset", name, seed, miou) for name, miou in (("std", 0.8), ("plus", 0.82))]
     ours = segmentation_page.summary(records)
-    assert "`tcp_vit_pet_plus` (0.484× its parameters) +2.0 points of mIoU [+2.0, +2.0] (5,879" in ours
-    assert "tcp_vit_pet_full" not in ours  # not run
+    assert "| `tcp_vit_pet_plus` | 0.484× | +2.0 [+2.0, +2.0], 2 seeds | – |" in ours
+    assert "| `tcp_vit_pet_full`" not in ours  # not run

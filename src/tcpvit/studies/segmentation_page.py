@@ -10,9 +10,9 @@ from typing import Any
 
 from tcpvit.figures.efficiency import compression_cost
 from tcpvit.studies import segmentation_tables as tables
-from tcpvit.studies.intervals import ABOUT, between, interval, leads, on_common_seeds, seeds_of, signed, spread
+from tcpvit.studies.intervals import ABOUT, leads, on_common_seeds, seeds_of, signed, spread
 from tcpvit.studies.segmentation_figures import EFFICIENCY, SHOWN, draw_all
-from tcpvit.studies.study import FAST, Places, Record, figure_block, write_block
+from tcpvit.studies.study import Places, Record, figure_block, write_block
 from tcpvit.tables import Table, as_text, render
 from tcpvit.training.checkpoint import write_atomically
 from tcpvit.training.run import read_json
@@ -44,26 +44,11 @@ def write(places: Places) -> list[Path]:
 
 
 def summary(records: Sequence[Record]) -> str:
-    """For the README: the paper's two models beside its own numbers, which took far longer, and ours on the subset."""
-    whole, subset = (tables.runs_of(records, group) for group in ("whole", "subset"))
+    """For the README: the paper's two models beside its own numbers, which took far longer, and all on the subset."""
+    whole, subset, augmented = (tables.runs_of(records, group) for group in ASKED)
     first = _markdown(tables.summary_table(whole)) if tables.has_pair(whole) else _not_run("whole")
-    ours = [words for name in tables.OWN if (words := _against_std(name, subset))]
-    second = [f"Our own against Std-ViT, trained on a subset of the pictures: {'; '.join(ours)}."] if ours else []
-    return "\n\n".join([first, *second])
-
-
-def _against_std(name: str, runs: tables.Runs) -> str:
-    """One of our models against Std-ViT, over the seeds of both."""
-    found = leads(runs[name], runs["std"], "miou")
-    if not found:
-        return ""
-    one, sure = runs[name][0], f" {between(interval(found))}" if len(found) > 1 else ""
-    faster = ", slices at C times the rate" if FAST[0] in tables.OWN[name] else ""
-    ratio = tables.components(name)["total"] / tables.components("std")["total"]
-    return (
-        f"`{tables.PRESETS[name]}` ({ratio:.3f}× its parameters) {signed(fmean(found))} points of mIoU{sure} "
-        f"({one['train_images']:,} pictures, {one['epochs']} epochs, {len(found)} seed{'s' * (len(found) > 1)}{faster})"
-    )
+    leading = tables.lead_table(subset, augmented)
+    return "\n\n".join([first, _markdown(leading)] if leading.rows else [first])
 
 
 def text(records: Sequence[Record], pages: Path, times: Path | None = None) -> str:

@@ -146,6 +146,33 @@ def summary_table(runs: Runs) -> Table:
     return table
 
 
+def lead_table(subset: Runs, augmented: Runs) -> Table:
+    """By how much models lead Std-ViT on the subset, without and with augmentation; those that were run alone."""
+    title = "mIoU against Std-ViT in points, with 95 % intervals"
+    table = Table("seg_leads", title, ["model", "of Std-ViT's parameters", "not augmented", "augmented"])
+    for name in [name for name in LABELS if name != "std"]:
+        cells = [_lead(name, runs) for runs in (subset, augmented)]
+        if any(cells):
+            ratio = Ratio.of(components(name)["total"], components("std")["total"])
+            table.add(f"`{PRESETS[name]}`", ratio, *cells)
+    if table.rows:
+        one = [*subset["std"], *augmented["std"]][0]
+        table.notes.append(
+            f"{one['train_images']:,} training pictures, {one['epochs']} epochs, the same pictures and seeds for all; "
+            f"slices of {' and '.join(f'`{PRESETS[name]}`' for name in OWN)} learn at C times the rate."
+        )
+    return table
+
+
+def _lead(name: str, runs: Runs) -> Written | None:
+    """Over the seeds of both models."""
+    found = leads(runs[name], runs["std"], "miou")
+    if not found:
+        return None
+    sure = f" {between(interval(found))}" if len(found) > 1 else ""
+    return Written(f"{signed(fmean(found))}{sure}, {len(found)} seed{'s' * (len(found) > 1)}")
+
+
 def parameter_table() -> Table:
     """tab:seg_params, with our own models beside the paper's two."""
     counts = {name: components(name) for name in LABELS}
