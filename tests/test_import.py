@@ -30,12 +30,13 @@ HEAVY = [
 HEAVY += ["onnx", "onnxruntime", "tensorboard", "huggingface_hub", "typer", "rich"]
 
 # What each room may import from the others. A new room gets a row.
-TOOLS = {"compat", "tables", "timing"}  # which import nothing of ours
+TOOLS = {"compat", "tables", "timing", "typed"}  # which import nothing of ours
 NETWORKS = TOOLS | {"algebra", "layers", "models"}
 ROOMS: dict[str, set[str]] = {
     "compat": set(),
     "tables": set(),
     "timing": set(),
+    "typed": set(),
     "algebra": set(),
     "data": TOOLS,
     "figures": TOOLS,

@@ -94,8 +94,10 @@ def test_positions_are_those_of_torchs_antialiased_bicubic(grid):
     expected = torch.nn.functional.interpolate(planes, grid, mode="bicubic", antialias=True).flatten(2).mT
     torch.testing.assert_close(embed.positions(grid)[:, 0, 1:], expected)
     embed = embed.float()
-    with torch.autocast("cpu", torch.bfloat16):  # rounds no positions
+    with torch.autocast("cpu", torch.bfloat16):  # rounds no positions, also not those of a compiled model
         torch.testing.assert_close(embed.positions(grid)[:, 0, 1:], expected.float())
+        compiled = torch.compile(embed.positions, fullgraph=True, backend="aot_eager")
+        torch.testing.assert_close(compiled(grid)[:, 0, 1:], expected.float())
 
 
 def test_resampling_commutes_with_the_transform():

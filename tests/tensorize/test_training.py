@@ -118,6 +118,7 @@ rank = dist.get_rank()
 spread(x[2 * rank : 2 * rank + 2]).square().mean().backward()
 for p, grad in zip(model.parameters(), expected, strict=True):
     torch.testing.assert_close(p.grad, grad)
+dist.barrier()
 dist.destroy_process_group()
 """
 

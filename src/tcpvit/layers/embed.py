@@ -183,20 +183,31 @@ class TokenEmbedding(nn.Module):
             return self.pos_embed
         prefix, positions = self.pos_embed.tensor_split([self.num_prefix_tokens], dim=-2)
         wide = positions.unflatten(-2, self.grid).to(torch.promote_types(positions.dtype, torch.float32))
-        down, across = (resampling(*sides, like=wide) for sides in zip(self.grid, grid, strict=True))
-        with torch.autocast(wide.device.type, enabled=False):  # which would round what is wide
-            rows = torch.einsum("Ww,...hwd->...hWd", across, wide)
-            resampled = torch.einsum("Hh,...hWd->...HWd", down, rows).to(positions.dtype)
-        return torch.cat([prefix, resampled.flatten(-3, -2)], dim=-2)
+        return torch.cat([prefix, resample(wide, grid).to(positions.dtype).flatten(-3, -2)], dim=-2)
 
 
-def resampling(old: int, new: int, like: Tensor) -> Tensor:
-    """The matrix (new, old) that resamples `old` places bicubically to `new`, in the dtype and on the device of `like`.
+def resample(planes: Tensor, grid: tuple[int, int]) -> Tensor:
+    """Bicubically and antialiased: (..., h, w, d) -> (..., H, W, d).
 
-    A product with it, unlike the resampling itself, has a gradient that torch.compile knows for any size.
-
-    >>> resampling(4, 8, like=torch.zeros(())).sum(1).allclose(torch.ones(8))
-    True
+    >>> resample(torch.ones(3, 8, 8, 4), (16, 5)).shape
+    torch.Size([3, 16, 5, 4])
     """
+    if torch.compiler.is_compiling():
+        return _resample_by_products(planes, grid)
+    moved = planes.movedim(-1, -3)  # (..., d, h, w)
+    resampled = F.interpolate(moved.flatten(0, -4), grid, mode="bicubic", antialias=True)
+    return resampled.unflatten(0, moved.shape[:-3]).movedim(-3, -1)
+
+
+def _resample_by_products(planes: Tensor, grid: tuple[int, int]) -> Tensor:
+    """The same as two products with small matrices: compiled, torch's own has no gradient for sizes that change."""
+    down, across = (_resampling(*sides, like=planes) for sides in zip(planes.shape[-3:-1], grid, strict=True))
+    with torch.autocast(planes.device.type, enabled=False):  # which would round them
+        rows = torch.einsum("Ww,...hwd->...hWd", across, planes)
+        return torch.einsum("Hh,...hWd->...HWd", down, rows)
+
+
+def _resampling(old: int, new: int, like: Tensor) -> Tensor:
+    """The matrix (new, old) that resamples `old` places to `new`, in the dtype and on the device of `like`."""
     places = torch.eye(old, dtype=like.dtype, device=like.device)
     return F.interpolate(places[None, None], (new, old), mode="bicubic", antialias=True)[0, 0]
