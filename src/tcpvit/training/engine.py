@@ -6,6 +6,7 @@ import copy
 from collections.abc import Iterable
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -142,17 +143,16 @@ class _Parts:
         parts = (batches(splits.train, True), batches(splits.val, False), batches(splits.test, False))
         return cls(splits, model, device, world, *parts)
 
-    @property
+    @cached_property
     def notes(self) -> tuple[str, ...]:
         """What a reader of the results should know about the data."""
         return self.splits.notes + note_absent(self.splits.train)
 
     def skipped(self) -> tuple[str, ...]:
         """A note on the streamed files that this process could not use since it began."""
-        parts = (self.train, self.val) if self.splits.test is self.splits.val else (self.train, self.val, self.test)
-        bad = [sentence for batches in (self.train, self.val, self.test) for sentence in batches.skipped]
-        total = sum(len(batches.data) for batches in parts)
-        return (f"{list_bad(list(dict.fromkeys(bad)), total)}; skipped",) if bad else ()
+        bad = list(self.train.skipped | self.val.skipped | self.test.skipped)
+        total = sum(map(len, self.splits.parts().values()))
+        return (f"{list_bad(bad, total)}; skipped",) if bad else ()
 
 
 def _run(run: RunFolder, recipe: Recipe, parts: _Parts, report: Silent, task: Task | None) -> Result:

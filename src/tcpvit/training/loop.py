@@ -324,19 +324,16 @@ class Trainer:
         try:
             self.model.load_state_dict(parts["model"])
         except RuntimeError as error:
+            said = str(error).partition("\n")[0].rstrip(":")
             raise ValueError(
                 f"the checkpoint of {self.run} does not fit the model; if that was built in Python, go on there with "
-                f"tcpvit.training.resume(FOLDER, model=MODEL), the model built as it was ({_first_line(error)})"
+                f"tcpvit.training.resume(FOLDER, model=MODEL), the model built as it was ({said})"
             ) from error
         load_optimizer_tensors(self.optimizer, parts["optimizer"])
         if self.ema:
             self.ema.model.load_state_dict(parts["ema"] or parts["model"])
         self.scaler.load_state_dict(state["scaler"])
         self.state = State(**state["state"])
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0].rstrip(":")
 
 
 def seed_step(seed: int, step: int, rank: int) -> None:
