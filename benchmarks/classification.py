@@ -1,4 +1,4 @@
-"""Time a picture of every model of the classification study, in one interleaved run: the frontier's second axis.
+"""Time an image of every model of the classification study, in one interleaved run: the frontier's second axis.
 
     python benchmarks/classification.py [--seconds 60]
 
@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn import functional as F
 
+from experiments.classification.plan import DEEP, FULL, LARGE, SMALL
+from tcpvit.compare.study import Planned
 from tcpvit.models import create_model
 from tcpvit.models.config import as_words
-from tcpvit.studies.classification import DEEP, FULL, LARGE, SMALL
-from tcpvit.studies.study import Planned
 from tcpvit.tables import Table, Written, show
 from tcpvit.timing import interleaved, using_threads
 
@@ -59,7 +59,7 @@ def main() -> None:
     about = {"batch": BATCH, "threads": 1, "seconds": asked.seconds, "torch": torch.__version__}
     about |= {"command": "python benchmarks/classification.py", "machine": platform.machine()}
     asked.out.write_text(json.dumps({"about": about, "rows": rows}, indent=1) + "\n", encoding="utf-8")
-    table = Table("times", "Milliseconds a picture, one thread", ["model", "parameters", "forward", "forward+backward"])
+    table = Table("times", "Milliseconds an image, one thread", ["model", "parameters", "forward", "forward+backward"])
     for row in rows:
         times = [Written(f"{row[key]:.3f}") for key in ("forward_ms", "training_ms")]
         table.add(row["name"], row["parameters"], *times)
@@ -74,7 +74,7 @@ class Network(NamedTuple):
 
 
 def network(changes: tuple[str, ...]) -> Network:
-    """The model of a run of the study; a transform drawn from the pictures takes the DCT's time."""
+    """The model of a run of the study; a transform drawn from the images takes the DCT's time."""
     model = Planned("gap", "", FULL, changes).resolved().model
     options = {key: value for key, value in model.options.items() if value != "data_driven"}
     options |= {"coupling": as_words(options["coupling"])} if "coupling" in options else {}

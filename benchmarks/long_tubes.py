@@ -25,7 +25,7 @@ from tcpvit.timing import interleaved, using_threads
 
 TUBE = 200
 LAYERS = {"qkv": (25, 75), "fc1": (25, 100), "fc2": (100, 25)}  # d_in and d_out of a slice
-ROWS = (80, 800)  # tokens of 8 and of 80 pictures
+ROWS = (80, 800)  # tokens of 8 and of 80 images
 PEAK = "peak"
 OUT = Path("results/bench/long_tubes.json")
 

@@ -15,9 +15,9 @@ import os
 import time
 from pathlib import Path
 
-from tcpvit.studies.speed.clock import Setting
-from tcpvit.studies.speed.contenders import SHAPES
-from tcpvit.studies.speed.verb import make_plan, run_plan
+from benchmarks.speed.clock import Setting
+from benchmarks.speed.contenders import SHAPES
+from benchmarks.speed.verb import make_plan, run_plan
 
 PARTS = ["memory", "components", "growth", "time"]
 SETTINGS = [

@@ -22,17 +22,17 @@ import torch
 from torch import Tensor
 
 import tcpvit.models.decoder
+from benchmarks.speed.record import facts
 from tcpvit.analysis import count_flops
 from tcpvit.analysis.report import DECODER
 from tcpvit.layers.groups import parameter_groups
 from tcpvit.models import create_model
-from tcpvit.studies.speed.record import facts
 from tcpvit.timing import interleaved
 from tcpvit.training.evaluation import autocast
 from tcpvit.training.tasks import Segmentation
 
 MODELS = ("std_vit_pet", "tcp_vit_pet", "tcp_vit_pet_plus", "tcp_vit_pet_full")
-PICTURES = 5879  # in an epoch of the paper
+IMAGES = 5879  # in an epoch of the paper
 CPU = torch.device("cpu")
 
 
@@ -110,7 +110,7 @@ def main() -> None:
         for name in MODELS:
             flops = flops_by_part(name, options.batch)
             bound = {part: round(1e3 * number / speed, 1) for part, number in flops.items()}
-            epoch = round(times[name]["step"] / 1e3 * PICTURES / options.batch)
+            epoch = round(times[name]["step"] / 1e3 * IMAGES / options.batch)
             row = {"model": name, "precision": precision, "flops": flops, "bound_ms": bound}
             rows.append({**row, "ms": {**times[name], "epoch_seconds": epoch}})
     about = facts("python benchmarks/segmentation.py") | {"batch": options.batch, "threads": 1}

@@ -39,7 +39,7 @@ import timm  # noqa: E402
 
 TUBES = (2, 3, 4, 6)
 WIDTHS = (192, 384, 768, 1152)
-ROWS = 4 * 197  # tokens of four pictures
+ROWS = 4 * 197  # tokens of four images
 MODELS = ("vit_tiny_patch16_224", "vit_small_patch16_224", "vit_base_patch16_224", "swin_tiny_patch4_window7_224")
 DENSE, DROP_IN, ENCODER = "dense", "drop-in", "encoder mode"
 EXACT = {"attention": "joint", "activation_domain": "spatial", "norm": "token"}

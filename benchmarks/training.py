@@ -1,9 +1,9 @@
 """Images per second of the whole training loop, beside the ways people train small ViTs today.
 
-For std_vit_cifar and tcp_vit_cifar, in one interleaved run on CIFAR-shaped pictures, best of many:
+For std_vit_cifar and tcp_vit_cifar, in one interleaved run on CIFAR-shaped images, best of many:
 - the bare step: forward, backward, clipping and AdamW on one batch that is there already, the ceiling of any loop;
 - our loop: the engine of `tcpvit train` with random crop and flip;
-- timm's manner: the same model, a DataLoader of PIL pictures through torchvision's transforms, a plain loop;
+- timm's manner: the same model, a DataLoader of PIL images through torchvision's transforms, a plain loop;
 - vit-pytorch: its ViT of the same shape, with that DataLoader and a plain loop.
 And the input pipelines alone.
 
@@ -29,11 +29,11 @@ import tcpvit
 from tcpvit.compat import repair_torchvision
 from tcpvit.data import Augment, Batches, ImageSet
 from tcpvit.layers.groups import parameter_groups
+from tcpvit.progress import Progress
 from tcpvit.tables import Ratio, Table, show
 from tcpvit.timing import interleaved, using_threads
 from tcpvit.training.interrupt import Interruption
 from tcpvit.training.loop import Trainer
-from tcpvit.training.progress import Silent
 from tcpvit.training.recipe import load_recipe
 from tcpvit.training.run import RunFolder
 from tcpvit.training.tasks import task_for
@@ -42,7 +42,7 @@ MEAN, STD = (0.49, 0.48, 0.45), (0.25, 0.24, 0.26)
 BATCH, LR, WEIGHT_DECAY = 256, 1e-3, 0.05
 
 
-def pictures(count: int) -> ImageSet:
+def noise_images(count: int) -> ImageSet:
     """Noise in the shape of CIFAR-10: what is in them changes no time."""
     generator = torch.Generator().manual_seed(0)
     images = torch.randint(256, (count, 3, 32, 32), dtype=torch.uint8, generator=generator)
@@ -50,8 +50,8 @@ def pictures(count: int) -> ImageSet:
     return ImageSet(images, labels, classes=tuple("0123456789"), mean=MEAN, std=STD, source="noise")
 
 
-class PilPictures(Dataset):
-    """What timm and torchvision feed a DataLoader with: one PIL picture at a time through transforms."""
+class PilImages(Dataset):
+    """What timm and torchvision feed a DataLoader with: one PIL image at a time through transforms."""
 
     def __init__(self, data: ImageSet):
         repair_torchvision()
@@ -112,7 +112,7 @@ def engine_epoch(name: str, data: ImageSet, folder: Path) -> Callable[[], None]:
         batches,
         run,
         device=torch.device("cpu"),
-        report=Silent(),
+        progress=Progress(),
         interruption=Interruption(),
     )
 
@@ -144,9 +144,9 @@ def consume(batches: Iterable[object]) -> Callable[[], None]:
 
 def measure(count: int, seconds: float, folder: Path) -> dict[str, dict[str, float]]:
     """Images per second of every contender."""
-    data, augment = pictures(count), Augment(shift=4, flip=0.5)
+    data, augment = noise_images(count), Augment(shift=4, flip=0.5)
     ours = Batches(data, BATCH, augment=augment, shuffle=True, seed=0)
-    theirs = DataLoader(PilPictures(data), BATCH, shuffle=True)
+    theirs = DataLoader(PilImages(data), BATCH, shuffle=True)
     found: dict[str, dict[str, float]] = {}
     loops = {}
     for name in ("std_vit_cifar", "tcp_vit_cifar"):

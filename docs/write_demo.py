@@ -16,9 +16,8 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tcpvit.studies.comparison import Comparison
-from tcpvit.tables import render
-from tcpvit.training.progress import duration
+from tcpvit.compare.comparison import Comparison
+from tcpvit.tables import duration, render
 from tcpvit.training.recipe import SHIPPED
 
 ROOT = Path(__file__).parent.parent

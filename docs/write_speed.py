@@ -17,9 +17,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from tcpvit.studies.speed.page import blocks, draw
-from tcpvit.studies.speed.record import Record
-from tcpvit.studies.study import write_block
+from benchmarks.speed.page import blocks, draw
+from benchmarks.speed.record import Record
+from tcpvit.compare.study import write_block
 from tcpvit.tables import Table, Written, render
 
 ROOT = Path(__file__).parent.parent

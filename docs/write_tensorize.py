@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from tcpvit.compare.study import write_block
 from tcpvit.compat import repair_torchvision
-from tcpvit.studies.study import write_block
 from tcpvit.tables import Ratio, Table, Written, render
 from tcpvit.tensorize import Report, tensorize_
 
@@ -48,7 +48,7 @@ def speed(bench: dict[str, Any]) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in bench["versions"].items())
     about = (
         f"`{bench['command']}`, {bench['date']}, commit {bench['commit']}; {versions}; {bench['vectors']}. Layers see "
-        f"{bench['rows']} rows, models {bench['batch']} pictures of 224×224, in float32."
+        f"{bench['rows']} rows, models {bench['batch']} images of 224×224, in float32."
     )
     return "\n\n".join([about, render([asked(bench["targets"])], "markdown"), *_by_threads(bench)])
 

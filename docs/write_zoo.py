@@ -3,7 +3,7 @@
     python docs/write_zoo.py NAME RUN RECORD [--weights last]
 
 NAME is the preset, RUN the folder of its run, RECORD the JSON file that `tcpvit reproduce` wrote for it. The weights
-are those of the last epoch unless told otherwise: the best epoch is chosen on the pictures that measure it, as in the
+are those of the last epoch unless told otherwise: the best epoch is chosen on the images that measure it, as in the
 paper's segmenters.
 """
 
@@ -47,7 +47,7 @@ def main() -> None:
     save_pretrained(model, target)
     shutil.copy(saved / PREPROCESSING, target / PREPROCESSING)
     recipe = RunFolder(asked.run).recipe()
-    recipe = replace(recipe, data=replace(recipe.data, root=None))  # where the pictures lay here is nobody's business
+    recipe = replace(recipe, data=replace(recipe.data, root=None))  # where the images lay here is nobody's business
     (target / RECIPE).write_text(recipe.to_yaml(), encoding="utf-8")
     (target / CARD).write_text(
         card(asked.name, asked.weights, record, asked.note and f" {asked.note}"), encoding="utf-8"
@@ -57,7 +57,7 @@ def main() -> None:
 def card(name: str, weights: str, record: dict[str, Any], note: str = "") -> str:
     """What a person should know before using the weights."""
     found = {label: record.get(f"{metric}_{weights}", record.get(metric)) for metric, label in METRICS.items()}
-    chosen = ", which was chosen on the pictures that measure it" if weights == "best" else ""
+    chosen = ", which was chosen on the images that measure it" if weights == "best" else ""
     measured = ", ".join(f"{label} {100 * value:.2f} %" for label, value in found.items() if value is not None)
     where = f"results/{record['study']}/{record['key']}.json"
     return f"""---
@@ -67,19 +67,19 @@ tags: [tcp-vit, c-product]
 ---
 # {name}
 
-{record["parameters"]:,} parameters, trained on {record["dataset"]} ({record["train_images"]:,} pictures) for
+{record["parameters"]:,} parameters, trained on {record["dataset"]} ({record["train_images"]:,} images) for
 {record["epochs"]} epochs with seed {record["seed"]}; the weights are those of the {weights} epoch{chosen}.
 
-Measured on {record["test_images"]:,} pictures that it was not trained on: {measured}. The run was made by
+Measured on {record["test_images"]:,} images that it was not trained on: {measured}. The run was made by
 `{record["command"]}` at commit {record["commit"]}; its record is `{where}`.{note}
 
 ```
 tcpvit eval {name} --pretrained --dataset {record["dataset"]}
-tcpvit predict {name} PICTURES
+tcpvit predict {name} IMAGES
 ```
 
 A small model trained for a short time on one set: good for experiments and comparisons, not for decisions about
-people or anything else that matters. The pictures' licence terms are those of the set.
+people or anything else that matters. The images' licence terms are those of the set.
 """
 
 

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from tcpvit.figures.pictures import picture_row
+from tcpvit.figures.images import image_row
 
 FIGURES = Path(__file__).parent.parent / "docs" / "figures"
 
@@ -23,28 +23,28 @@ def photograph(name: str, width: int = 240) -> Tensor:
         raise SystemExit(
             "the photographs come with scikit-learn, which is missing: pip install 'tcpvit[demo]'"
         ) from None
-    picture = torch.tensor(load_sample_image(name)).movedim(-1, 0)[None] / 255  # (1, 3, 427, 640)
-    height = round(picture.shape[2] * width / picture.shape[3])
-    return torch.nn.functional.interpolate(picture, (height, width), mode="area")[0].movedim(0, -1).contiguous()
+    image = torch.tensor(load_sample_image(name)).movedim(-1, 0)[None] / 255  # (1, 3, 427, 640)
+    height = round(image.shape[2] * width / image.shape[3])
+    return torch.nn.functional.interpolate(image, (height, width), mode="area")[0].movedim(0, -1).contiguous()
 
 
-def psnr(picture: Tensor, truth: Tensor) -> float:
-    """Peak signal-to-noise ratio in decibels, of the picture as it would be shown."""
-    return float(-10 * torch.log10((picture.clamp(0, 1) - truth).square().mean()))
+def psnr(image: Tensor, truth: Tensor) -> float:
+    """Peak signal-to-noise ratio in decibels, of the image as it would be shown."""
+    return float(-10 * torch.log10((image.clamp(0, 1) - truth).square().mean()))
 
 
 def scores(results: dict[str, Tensor], truth: Tensor) -> dict[str, Tensor]:
-    """Print how close each picture comes to the true one, and write it into its title."""
+    """Print how close each image comes to the true one, and write it into its title."""
     titled = {"photograph": truth}
-    for name, picture in results.items():
-        print(f"{name:24}{psnr(picture, truth):6.2f} dB")
-        titled[f"{name}, {psnr(picture, truth):.1f} dB"] = picture
+    for name, image in results.items():
+        print(f"{name:24}{psnr(image, truth):6.2f} dB")
+        titled[f"{name}, {psnr(image, truth):.1f} dB"] = image
     return titled
 
 
-def save(pictures: dict[str, Tensor], name: str, folder: Path) -> None:
-    """The pictures in a row, as a PNG of 256 colours: with all colours noise takes three times the bytes."""
-    figure = picture_row(pictures)
+def save(images: dict[str, Tensor], name: str, folder: Path) -> None:
+    """The images in a row, as a PNG of 256 colours: with all colours noise takes three times the bytes."""
+    figure = image_row(images)
     buffer = io.BytesIO()
     figure.savefig(buffer, dpi=80)
     folder.mkdir(parents=True, exist_ok=True)

@@ -30,8 +30,8 @@ def main() -> None:
         "colour by colour": by_colour.low_rank,
         "colours together (DCT)": together.low_rank,
     }
-    pictures = scores(results, truth) | {"the sparse part, 0 is grey": together.sparse + 0.5}
-    save(pictures, "robust_pca_photo.png", folder)
+    images = scores(results, truth) | {"the sparse part, 0 is grey": together.sparse + 0.5}
+    save(images, "robust_pca_photo.png", folder)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 A photograph is a tensor of 160×240 tubes, one for each pixel, with its three colours along the tube. Photographs have
 few large singular values, noise has many small ones: shrink them all and mostly noise goes away. Under the DCT along
-the tube, slice 0 is the mean of the colours and holds nearly all of the picture, while the noise is spread evenly, so
+the tube, slice 0 is the mean of the colours and holds nearly all of the image, while the noise is spread evenly, so
 the other slices can be shrunk almost to nothing. Colour by colour (the identity transform) there is no such slice.
 
     python examples/svt_denoise.py
@@ -23,7 +23,7 @@ def main() -> None:
     noisy = truth + sigma * torch.randn(truth.shape, generator=torch.Generator().manual_seed(0))
 
     # The singular values of an m×n slice of pure noise reach σ(√m + √n). Half of that takes away most of the noise
-    # and still leaves the edges of the picture.
+    # and still leaves the edges of the image.
     m, n, _ = truth.shape
     tau = 0.5 * sigma * (math.sqrt(m) + math.sqrt(n))
     by_colour = svt(noisy, tau, "identity")

@@ -30,27 +30,29 @@ HEAVY = [
 HEAVY += ["onnx", "onnxruntime", "tensorboard", "huggingface_hub", "typer", "rich"]
 
 # What each room may import from the others. A new room gets a row.
-TOOLS = {"compat", "tables", "timing", "typed"}  # which import nothing of ours
+TOOLS = {"compat", "errors", "progress", "tables", "timing", "typed"}  # which import nothing of ours but errors
 NETWORKS = TOOLS | {"algebra", "layers", "models"}
 ROOMS: dict[str, set[str]] = {
     "compat": set(),
-    "tables": set(),
+    "errors": set(),
+    "progress": set(),
+    "tables": {"errors"},
     "timing": set(),
-    "typed": set(),
-    "algebra": set(),
+    "typed": {"errors"},
+    "algebra": {"errors"},
     "data": TOOLS,
     "figures": TOOLS,
-    "layers": {"algebra"},
+    "layers": {"algebra", "errors"},
     "models": NETWORKS,
-    "tensorize": NETWORKS | {"analysis", "data", "training"},  # it counts FLOPs, and distils with the training engine
     "analysis": NETWORKS | {"figures"},
-    "training": NETWORKS | {"data", "figures"},
-    "tour": {"algebra"},
+    "training": NETWORKS | {"analysis", "data", "figures"},
+    "inference": NETWORKS | {"analysis", "data", "figures", "training"},
+    "tensorize": NETWORKS | {"analysis", "data", "training"},
+    "compare": NETWORKS | {"analysis", "data", "figures", "training", "inference"},
 }
-ROOMS["studies"] = set(ROOMS)
 ROOMS["cli"] = set(ROOMS)
 ROOMS["__main__"] = {"cli"}
-ROOMS["__init__"] = set(ROOMS) - {"cli", "studies", "tour"}
+ROOMS["__init__"] = set(ROOMS) - {"cli"}
 
 MODULES = [name for _, name, _ in pkgutil.walk_packages([str(SOURCE)], "tcpvit.") if not name.endswith(".__main__")]
 

@@ -256,3 +256,22 @@ def _as_json(table: Table) -> dict[str, object]:
 def _plain(cell: Cell) -> Cell:
     """JSON knows no NaN and no infinity."""
     return None if isinstance(cell, float) and not math.isfinite(cell) else cell
+
+
+def percent(value: float | None) -> str:
+    """A fraction for people; a dash for one of nothing.
+
+    >>> percent(0.8125), percent(None), percent(float("nan"))
+    ('81.2 %', '–', '–')
+    """
+    return "–" if value is None or value != value else f"{100 * value:.1f} %"
+
+
+def duration(seconds: float) -> str:
+    """As h:mm:ss.
+
+    >>> duration(3725.4)
+    '1:02:05'
+    """
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"

@@ -14,7 +14,6 @@ from tcpvit.algebra.checks import (
     check_same_tube,
     check_tensor,
     matrix_shape,
-    nearest,
 )
 
 GOOD = torch.ones(2, 4, 5, 3)
@@ -78,8 +77,3 @@ def test_good_input_passes():
 def test_matrix_shape_stands_before_the_tubes():
     assert matrix_shape(GOOD) == (4, 5)
     assert matrix_shape(GOOD, tube_ndim=2) == (2, 4)
-
-
-def test_nearest_names_a_neighbour_or_none():
-    assert nearest("hadamart", ["dct", "hadamard"]) == "; did you mean 'hadamard'? Known: dct, hadamard"
-    assert nearest("xyz", ["dct", "hadamard"]) == ". Known: dct, hadamard"

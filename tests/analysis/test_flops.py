@@ -133,7 +133,7 @@ def test_a_timm_model_says_its_own_input():
     assert count_flops(model, image_size=3) == 2 * 4 * 4 * 12
 
 
-def test_a_timm_model_may_be_built_for_other_pictures_than_its_weights():
+def test_a_timm_model_may_be_built_for_other_images_than_its_weights():
     repair_torchvision()
     timm = pytest.importorskip("timm")
     model = timm.create_model("vit_tiny_patch16_224", img_size=64, in_chans=4, depth=1)

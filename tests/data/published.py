@@ -12,14 +12,14 @@ from scipy.io import savemat
 BATCHES = [f"data_batch_{k}" for k in range(1, 6)] + ["test_batch"]
 
 
-def random_pictures(number: int, size: int, seed: int = 0) -> np.ndarray:
+def random_images(number: int, size: int, seed: int = 0) -> np.ndarray:
     """(N, 3, size, size) uint8."""
     return np.random.RandomState(seed).randint(0, 256, (number, 3, size, size)).astype(np.uint8)
 
 
 def write_cifar(root: Path, per_batch: int = 20, *, binary: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Six batches; returns all pictures (N, 3, 32, 32) and labels in their order, the test batch last."""
-    images = random_pictures(6 * per_batch, 32)
+    """Six batches; returns all images (N, 3, 32, 32) and labels in their order, the test batch last."""
+    images = random_images(6 * per_batch, 32)
     labels = np.arange(6 * per_batch) % 10
     folder = root / ("cifar-10-batches-bin" if binary else "cifar-10-batches-py")
     folder.mkdir(parents=True)
@@ -53,9 +53,9 @@ def _python2_pickle(pixels: np.ndarray, labels: list[int]) -> bytes:
 
 
 def write_svhn(root: Path, part: str, number: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """PART_32x32.mat with X (32, 32, 3, N) and y (N, 1) in 1..10; returns pictures and labels 0..9."""
+    """PART_32x32.mat with X (32, 32, 3, N) and y (N, 1) in 1..10; returns images and labels 0..9."""
     root.mkdir(parents=True, exist_ok=True)
-    images = random_pictures(number, 32, seed)
+    images = random_images(number, 32, seed)
     labels = np.arange(number) % 10
     stored = np.where(labels == 0, 10, labels).astype(np.uint8)[:, None]
     savemat(root / f"{part}_32x32.mat", {"X": images.transpose(2, 3, 1, 0), "y": stored})
@@ -63,10 +63,10 @@ def write_svhn(root: Path, part: str, number: int, seed: int = 0) -> tuple[np.nd
 
 
 def write_stl10(root: Path, part: str, number: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """PART_X.bin column by column and PART_y.bin in 1..10; returns pictures (N, 3, 96, 96) and labels 0..9."""
+    """PART_X.bin column by column and PART_y.bin in 1..10; returns images (N, 3, 96, 96) and labels 0..9."""
     folder = root / "stl10_binary"
     folder.mkdir(parents=True, exist_ok=True)
-    images = random_pictures(number, 96, seed)
+    images = random_images(number, 96, seed)
     labels = np.arange(number) % 10
     with (folder / f"{part}_X.bin").open("wb") as file:
         for image in images:
@@ -77,7 +77,7 @@ def write_stl10(root: Path, part: str, number: int, seed: int = 0) -> tuple[np.n
 
 
 def write_pets(root: Path, number: int = 20, *, without_pet: tuple[int, ...] = ()) -> Path:
-    """images/, annotations/trimaps/ and the lists; picture i is 40×30, its trimap pet, border, background."""
+    """images/, annotations/trimaps/ and the lists; image i is 40×30, its trimap pet, border, background."""
     folder = root / "oxford-iiit-pet"
     (folder / "images").mkdir(parents=True)
     (folder / "annotations" / "trimaps").mkdir(parents=True)
@@ -98,7 +98,7 @@ def write_pets(root: Path, number: int = 20, *, without_pet: tuple[int, ...] = (
 
 
 def write_classes(folder: Path, counts: dict[str, int], size: tuple[int, int] = (40, 30)) -> None:
-    """A folder of PNG pictures for each class; picture i of class c is filled with the grey 20·c + i."""
+    """A folder of PNG images for each class; image i of class c is filled with the grey 20·c + i."""
     for c, (name, number) in enumerate(counts.items()):
         (folder / name).mkdir(parents=True)
         for i in range(number):

@@ -10,12 +10,12 @@ from tcpvit.data import Augment
 from tcpvit.data.augment import erase, jitter_colour, normalise, shift_and_flip
 
 
-def pictures(number: int = 5, channels: int = 3, size: int = 8) -> torch.Tensor:
+def random_images(number: int = 5, channels: int = 3, size: int = 8) -> torch.Tensor:
     return torch.randint(0, 256, (number, channels, size, size), dtype=torch.uint8)
 
 
 def test_shift_and_flip_against_a_loop():
-    images = pictures(40)
+    images = random_images(40)
     offsets, flip = torch.randint(0, 7, (40, 2)), torch.rand(40) < 0.5
     ours = shift_and_flip(images, 3, offsets, flip, fill=9)
     for image, (y, x), mirrored, result in zip(images, offsets.tolist(), flip, ours, strict=True):
@@ -23,9 +23,9 @@ def test_shift_and_flip_against_a_loop():
         assert torch.equal(cut.flip(2) if mirrored else cut, result)
 
 
-def test_masks_move_with_their_pictures():
+def test_masks_move_with_their_images():
     ids = torch.randint(0, 3, (30, 8, 8), dtype=torch.uint8)
-    images = ids[:, None].expand(-1, 3, -1, -1).contiguous()  # each picture shows its mask
+    images = ids[:, None].expand(-1, 3, -1, -1).contiguous()  # each image shows its mask
     augment = Augment(shift=2, flip=0.5)
     moved, masks = augment.move(images, ids, augment.draw(np.random.default_rng(0), 30))
     outside = masks == 255
@@ -78,13 +78,13 @@ def test_erasing_blanks_one_rectangle_of_the_right_area():
 def test_normalise_against_torchvision():
     repair_torchvision()
     transforms = pytest.importorskip("torchvision.transforms")
-    images, mean, std = pictures(), (0.4, 0.5, 0.6), (0.2, 0.3, 0.1)
+    images, mean, std = random_images(), (0.4, 0.5, 0.6), (0.2, 0.3, 0.1)
     theirs = transforms.Normalize(mean, std)(images.float() / 255)
     torch.testing.assert_close(normalise(images.float(), mean, std), theirs)
 
 
 def test_one_option_does_not_change_another():
-    images, labels = pictures(20, size=16), torch.zeros(20).long()
+    images, labels = random_images(20, size=16), torch.zeros(20).long()
     plain, more = Augment(shift=2, flip=0.5), Augment(shift=2, flip=0.5, mixup=0.8, randaugment=2)
     a, _ = plain.move(images, labels, plain.draw(np.random.default_rng(5), 20))
     b, _ = more.move(images, labels, more.draw(np.random.default_rng(5), 20))

@@ -40,7 +40,7 @@ def test_other_channels_are_shown_as_they_can_be():
         assert contact_sheet(data, columns=2).mode == "RGB"
 
 
-def test_large_pictures_are_reduced():
+def test_large_images_are_reduced():
     images = torch.full((2, 3, 300, 300), 77, dtype=torch.uint8)
     sheet = pixels(contact_sheet(ImageSet(images, torch.arange(2), classes=("a", "b"), source="made"), columns=1))
     assert sheet.shape[0] == 2 * MARGIN + 2 * CELL + GAP

@@ -13,7 +13,7 @@ SIZES = (300, 100, 100)
 
 
 @pytest.mark.parametrize("level", ["easy", "hard"])
-def test_pictures_and_masks_belong_together(level):
+def test_images_and_masks_belong_together(level):
     labelled = load_dataset("digits-on-photos", level=level, sizes=SIZES)
     masked = load_dataset("digits-on-photos", level=level, task="segmentation", sizes=SIZES)
     assert labelled.train.images.shape == (300, 3, 32, 32)
@@ -57,7 +57,7 @@ def test_easy_digits_stand_out():
         masked = load_dataset("digits-on-photos", level=level, task="segmentation", sizes=SIZES).train
         grey = torch.einsum("nchw,c->nhw", masked.images.float() / 255, module._GREY)
         inside = masked.targets.bool()
-        return torch.stack([picture[m].mean() - picture[~m].mean() for picture, m in zip(grey, inside, strict=True)])
+        return torch.stack([image[m].mean() - image[~m].mean() for image, m in zip(grey, inside, strict=True)])
 
     easy, hard = contrast("easy"), contrast("hard")
     assert easy.min() > 0.3  # every one, and brighter than what is around it

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 from published import write_classes, write_masks
 
-from tcpvit.data import Augment, Batches, ImageSet, PictureFiles, folder, load_dataset
+from tcpvit.data import Augment, Batches, ImageFiles, ImageSet, folder, load_dataset
 
 
 def load(path, **options):
@@ -24,9 +24,9 @@ def test_one_folder_is_split_by_seed_and_class(tmp_path):
     assert not set(splits.train.indices.tolist()) & set(splits.val.indices.tolist())
     assert splits.val is splits.test
     assert load(tmp_path, seed=1).indices() != splits.indices()
-    for picture, label in zip(splits.train.images, splits.train.labels, strict=True):
-        assert picture.unique().numel() == 1
-        assert int(picture[0, 0, 0]) // 20 == int(label)  # the grey says which class it was written for
+    for image, label in zip(splits.train.images, splits.train.labels, strict=True):
+        assert image.unique().numel() == 1
+        assert int(image[0, 0, 0]) // 20 == int(label)  # the grey says which class it was written for
 
 
 @pytest.mark.parametrize("val", ["val", "valid", "validation", "test"])
@@ -48,7 +48,7 @@ def test_three_parts_and_a_held_out_fraction(tmp_path):
     assert [len(part) for part in held_out.parts().values()] == [10, 10, 4]
 
 
-def test_corrupt_pictures_stop_or_are_skipped(tmp_path):
+def test_corrupt_images_stop_or_are_skipped(tmp_path):
     write_classes(tmp_path, {"a": 20, "b": 20})
     whole = (tmp_path / "a" / "3.png").read_bytes()
     (tmp_path / "a" / "3.png").write_bytes(whole[: len(whole) // 2])
@@ -83,23 +83,23 @@ def test_files_without_a_partner_are_named_together_before_any_is_decoded(tmp_pa
         load(tmp_path, stream=stream)
 
 
-def test_nothing_but_corrupt_pictures(tmp_path):
+def test_nothing_but_corrupt_images(tmp_path):
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         for i in range(5):
             (tmp_path / name / f"{i}.jpg").write_bytes(b"no")
-    with pytest.raises(ValueError, match=r"no picture of .* is left"):
+    with pytest.raises(ValueError, match=r"no image of .* is left"):
         load(tmp_path, on_bad="skip")
 
 
 def test_layouts_that_are_no_layout(tmp_path):
     with pytest.raises(FileNotFoundError, match="there is no folder"):
         load(tmp_path / "absent")
-    with pytest.raises(ValueError, match=r"one folder of pictures for each of two or more classes \(found 0\)"):
+    with pytest.raises(ValueError, match=r"one folder of images for each of two or more classes \(found 0\)"):
         load(tmp_path)
     write_classes(tmp_path, {"a": 3, "b": 3})
     (tmp_path / "c").mkdir()
-    with pytest.raises(ValueError, match=r"c holds no pictures"):
+    with pytest.raises(ValueError, match=r"c holds no images"):
         load(tmp_path)
 
 
@@ -110,7 +110,7 @@ def test_a_class_that_training_lacks_is_named(tmp_path):
         load(tmp_path)
 
 
-def test_pictures_are_turned_cropped_and_made_rgb(tmp_path):
+def test_images_are_turned_cropped_and_made_rgb(tmp_path):
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         for i in range(3):
@@ -121,10 +121,10 @@ def test_pictures_are_turned_cropped_and_made_rgb(tmp_path):
             turned.save(tmp_path / name / f"{i}.jpg", exif=exif, quality=100)
     crop = load(tmp_path, fit="crop", image_size=10).train.images[0]
     squash = load(tmp_path, fit="squash", image_size=10).train.images[0]
-    for picture in (crop, squash):
-        assert picture.shape == (3, 10, 10)
-        assert picture[:, :4].float().mean() > 190
-        assert picture[:, 6:].float().mean() < 10
+    for image in (crop, squash):
+        assert image.shape == (3, 10, 10)
+        assert image[:, :4].float().mean() > 190
+        assert image[:, 6:].float().mean() < 10
 
 
 def stripes(height: int = 12, width: int = 16, values: tuple[int, ...] = (0, 1)) -> np.ndarray:
@@ -229,16 +229,16 @@ def test_images_need_masks_in_every_part(tmp_path, held_out, found):
 
 
 @pytest.mark.parametrize("on_bad", ["stop", "skip"])
-def test_masks_of_other_names_than_their_pictures(tmp_path, on_bad):
+def test_masks_of_other_names_than_their_images(tmp_path, on_bad):
     write_masks(tmp_path, {f"p{i}": stripes() for i in range(4)})
     for path in list((tmp_path / "masks").iterdir()):
         path.rename(path.with_name(f"{path.stem}_mask.png"))
-    named = r"^8 of 8 files cannot be used: \S*p0\.png \(no mask\), \S*p0_mask\.png \(no picture\).*no such pair is"
+    named = r"^8 of 8 files cannot be used: \S*p0\.png \(no mask\), \S*p0_mask\.png \(no image\).*no such pair is"
     with pytest.raises(ValueError, match=named):
         load(tmp_path, on_bad=on_bad)
 
 
-@pytest.mark.parametrize(("part", "kind"), [("images", "picture"), ("masks", "mask")])
+@pytest.mark.parametrize(("part", "kind"), [("images", "image"), ("masks", "mask")])
 def test_files_of_one_name_are_named(tmp_path, part, kind):
     write_masks(tmp_path, {f"p{i}": stripes() for i in range(10)})
     Image.new("L", (16, 12)).save(tmp_path / part / "p3.bmp")
@@ -255,12 +255,12 @@ def test_files_of_one_name_are_named(tmp_path, part, kind):
 @pytest.mark.parametrize(
     ("spoil", "complaint"),
     [
-        (lambda path: Image.new("L", (5, 5)).save(path), r"p3\.png \(5×5 pixels, but its picture has 16×12\)"),
+        (lambda path: Image.new("L", (5, 5)).save(path), r"p3\.png \(5×5 pixels, but its image has 16×12\)"),
         (lambda path: Image.fromarray(stripes(values=(0, 9)).astype(np.uint8)).save(path), r"p3\.png \(values 9 out"),
         (lambda path: Image.new("RGB", (16, 12)).save(path), r"p3\.png \(a mask has one class number per pixel"),
         (lambda path: path.write_bytes(b"?"), r"p3\.png \(cannot identify"),
         (lambda path: path.unlink(), r"p3\.png \(no mask\)"),
-        (lambda path: path.with_name("alone.png").write_bytes(path.read_bytes()), r"alone\.png \(no picture\)"),
+        (lambda path: path.with_name("alone.png").write_bytes(path.read_bytes()), r"alone\.png \(no image\)"),
     ],
     ids=["size", "values", "colour", "corrupt", "missing", "alone"],
 )
@@ -275,18 +275,18 @@ def test_bad_masks_are_named(tmp_path, spoil, complaint):
 
 
 @pytest.mark.parametrize("extension", ["jpg", "png", "tif"])
-def test_a_mask_of_a_picture_that_is_turned_when_it_is_read(tmp_path, extension):
+def test_a_mask_of_a_image_that_is_turned_when_it_is_read(tmp_path, extension):
     write_masks(tmp_path, {f"p{i}": stripes() for i in range(4)})
     exif = Image.Exif()
     exif[0x0112] = 6  # turn by 90°
     (tmp_path / "images" / "p1.png").unlink()
     Image.new("RGB", (16, 12)).save(tmp_path / "images" / f"p1.{extension}", exif=exif)
-    turned = r"p1\.png \(16×12 pixels, but its picture has 12×16 once it is turned by its EXIF orientation"
+    turned = r"p1\.png \(16×12 pixels, but its image has 12×16 once it is turned by its EXIF orientation"
     with pytest.raises(ValueError, match=turned):
         load(tmp_path)
     mask = tmp_path / "masks" / "p1.png"
     Image.new("L", (12, 12)).save(mask)
-    with pytest.raises(ValueError, match=r"p1\.png \(12×12 pixels, but its picture has 12×16\)"):
+    with pytest.raises(ValueError, match=r"p1\.png \(12×12 pixels, but its image has 12×16\)"):
         load(tmp_path)
     Image.fromarray(stripes().astype(np.uint8)).transpose(Image.Transpose.ROTATE_270).save(mask)
     assert len(load(tmp_path).train) == 3
@@ -308,7 +308,7 @@ def test_large_folders_stream(tmp_path, monkeypatch):
     write_classes(tmp_path, {"a": 10, "b": 10})
     assert isinstance(load(tmp_path).train, ImageSet)
     monkeypatch.setattr(folder, "MEMORY_LIMIT", 1000)
-    assert isinstance(load(tmp_path).train, PictureFiles)
+    assert isinstance(load(tmp_path).train, ImageFiles)
     assert isinstance(load(tmp_path, stream=False).train, ImageSet)
 
 
@@ -341,7 +341,7 @@ def test_unknown_ways_are_named(tmp_path, options):
         load(tmp_path, **options)
 
 
-def test_sixteen_bit_pictures_are_refused(tmp_path):
+def test_sixteen_bit_images_are_refused(tmp_path):
     """Pillow would turn them white."""
     write_classes(tmp_path, {"a": 5, "b": 5})
     Image.fromarray(np.full((8, 8), 40_000, np.uint16)).save(tmp_path / "a" / "deep.png")

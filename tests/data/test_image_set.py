@@ -46,7 +46,7 @@ def test_any_number_of_channels():
     [
         (torch.tensor([0, 1, 0, 2, 0, 1]), r"label 3 holds 2, outside the 2 classes 0\.\.1"),
         (torch.tensor([0, 1, 0, -1, 0, 1]), "label 3 holds -1"),
-        (torch.zeros(5, dtype=torch.int64), "6 pictures .* need as many labels"),
+        (torch.zeros(5, dtype=torch.int64), "6 images .* need as many labels"),
         (torch.full((6, 8, 8), 7, dtype=torch.uint8), "mask 0 holds 7"),
         (torch.zeros(6, 4, 4, dtype=torch.uint8), "masks of the same height and width"),
     ],
@@ -62,7 +62,7 @@ def test_ignored_pixels_are_no_class():
     assert make(targets=masks).task == "segmentation"
 
 
-def test_float_pictures_are_refused():
+def test_float_images_are_refused():
     with pytest.raises(ValueError, match=r"should be uint8 of shape \(N, C, H, W\), got torch.float32"):
         ImageSet(torch.rand(2, 3, 4, 4), torch.zeros(2).long(), classes=("a", "b"), source="made")
 
@@ -83,7 +83,7 @@ def test_concatenation_counts_through():
     assert torch.equal(both.subset(torch.tensor([5])).images[0], b.images[1])
 
 
-def test_the_whole_box_is_the_picture():
+def test_the_whole_box_is_the_image():
     images = make().images
     whole = torch.tensor([[0.0, 0.0, 1.0, 1.0]]).expand(6, 4)
     assert torch.equal(resample(images, whole, "bilinear"), images)

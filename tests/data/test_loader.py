@@ -105,8 +105,8 @@ def test_mixed_labels_are_probabilities():
         torch.testing.assert_close(targets.sum(1), torch.ones(len(targets)))
 
 
-def test_zoomed_masks_follow_their_pictures():
-    """Masks are the bright half of the pictures, and remain so."""
+def test_zoomed_masks_follow_their_images():
+    """Masks are the bright half of the images, and remain so."""
     size = 32
     ramp = torch.linspace(0, 255, size).to(torch.uint8).expand(20, 3, size, size).contiguous()
     data = ImageSet(ramp, (ramp[:, 0] > 127).to(torch.uint8), classes=("dark", "bright"), source="made", mean=(0,) * 3,
@@ -123,7 +123,7 @@ def test_zoomed_masks_follow_their_pictures():
         ({"batch_size": 8, "rank": 2, "world_size": 2}, "0 ≤ rank < world_size"),
         ({"batch_size": 3, "rank": 0, "world_size": 4}, "4 ranks cannot share a batch of 3; make it at least 4"),
         ({"batch_size": 6, "world_size": 4, "augment": Augment(mixup=1)}, "4 ranks .* of 6; make it at least 8"),
-        ({"batch_size": 64, "drop_last": True}, "has 50 pictures, fewer than one batch of 64"),
+        ({"batch_size": 64, "drop_last": True}, "has 50 images, fewer than one batch of 64"),
         ({"batch_size": 8, "seed": -1}, "seed ≥ 0"),
     ],
 )
@@ -133,7 +133,7 @@ def test_wrong_options_are_named(options, complaint):
 
 
 def test_an_empty_set_is_named():
-    with pytest.raises(ValueError, match="made holds no pictures"):
+    with pytest.raises(ValueError, match="made holds no images"):
         Batches(make().subset(torch.tensor([], dtype=torch.int64)), 8)
 
 
@@ -156,7 +156,7 @@ def test_streams_with_workers(tmp_path, workers):
 
 
 @pytest.mark.filterwarnings("ignore:skipped")
-def test_a_batch_of_corrupt_pictures_is_empty_and_an_epoch_of_them_an_error(tmp_path):
+def test_a_batch_of_corrupt_images_is_empty_and_an_epoch_of_them_an_error(tmp_path):
     for part in ("train", "val"):
         write_masks(tmp_path / part, {f"p{i}": np.eye(8) for i in range(3)})
     files = sorted((tmp_path / "train" / "images").iterdir())
@@ -172,7 +172,7 @@ def test_a_batch_of_corrupt_pictures_is_empty_and_an_epoch_of_them_an_error(tmp_
         list(batches)
 
 
-def test_streaming_names_and_skips_corrupt_pictures(tmp_path):
+def test_streaming_names_and_skips_corrupt_images(tmp_path):
     write_classes(tmp_path, {"a": 10, "b": 10})
     bad = tmp_path / "b" / "4.png"
     bad.write_bytes(b"broken")

@@ -66,7 +66,7 @@ def test_trimaps_without_pet_are_reported_and_can_be_left_out(tmp_path, drop):
 
 def test_a_broken_pair_stops_or_is_skipped(tmp_path):
     folder = write_pets(tmp_path)
-    (folder / "images" / "pug_2.jpg").write_bytes(b"not a picture")
+    (folder / "images" / "pug_2.jpg").write_bytes(b"not an image")
     Image.fromarray(np.full((5, 5), 1, np.uint8)).save(folder / "annotations" / "trimaps" / "pug_4.png")
     with pytest.raises(ValueError, match=r"2 of 20 files cannot be used: .*pug_2\.jpg .*pug_4\.png \(5×5 pixels"):
         load_dataset("oxford-pet", tmp_path, split="official", image_size=8)

@@ -42,8 +42,8 @@ def test_each_operation_is_torchvisions(name, magnitude, monkeypatch):
         assert torch.equal(randaugment(image, torch.tensor([[[number, sign]]]), magnitude), expected)
 
 
-def test_each_picture_gets_its_own():
-    """A batch is what its pictures are one by one, whoever their neighbours are."""
+def test_each_image_gets_its_own():
+    """A batch is what its images are one by one, whoever their neighbours are."""
     images = torch.randint(0, 256, (40, 3, 16, 16), dtype=torch.uint8)
     numbers = torch.rand(40, 2, 2)
     together = randaugment(images, numbers, 9)

@@ -35,7 +35,7 @@ def test_an_unknown_set_is_answered_with_the_nearest(name, nearest):
         ("cifar10", {"extra": True}, "cifar10 has no option 'extra'. Known: none"),
         ("cifar10", {"split": "mine"}, 'split as "official" or "paper", got \'mine\''),
         ("cifar10", {"folder": "x"}, "no option 'folder'"),
-        ("cifar10", {"train_size": 1000}, "cannot draw 1,000 different pictures out of 100"),
+        ("cifar10", {"train_size": 1000}, "cannot draw 1,000 different images out of 100"),
     ],
 )
 def test_wrong_options_are_named(tmp_path, name, options, complaint):

@@ -45,7 +45,7 @@ def test_paper_pools_train_and_test(tmp_path, monkeypatch):
 def test_too_few_for_the_paper(tmp_path):
     write_stl10(tmp_path, "train", 50)
     write_stl10(tmp_path, "test", 80)
-    with pytest.raises(ValueError, match=r"cannot draw 10,000 \+ 2,000 different pictures out of 130"):
+    with pytest.raises(ValueError, match=r"cannot draw 10,000 \+ 2,000 different images out of 130"):
         load_dataset("stl10", tmp_path)
 
 
@@ -60,8 +60,8 @@ def test_a_cut_file_is_named(tmp_path):
 
 def test_resizing_agrees_with_one_call(tmp_path):
     """Chunks do not show."""
-    from tcpvit.data.image_set import resize_pictures
+    from tcpvit.data.image_set import resize_images
 
     images = torch.randint(0, 256, (7, 3, 20, 20), dtype=torch.uint8)
     whole = F.interpolate(images.float(), size=(9, 9), mode="bilinear", antialias=True, align_corners=False)
-    assert torch.equal(resize_pictures(images, 9, chunk=3), whole.round().clamp(0, 255).to(torch.uint8))
+    assert torch.equal(resize_images(images, 9, chunk=3), whole.round().clamp(0, 255).to(torch.uint8))

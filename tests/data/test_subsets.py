@@ -42,7 +42,7 @@ def test_the_same_seed_is_the_same_subset_everywhere():
 
 @pytest.mark.parametrize("sizes", [[7], [3, 4], [-1]])
 def test_too_many_are_refused(sizes):
-    with pytest.raises(ValueError, match="different pictures out of 6"):
+    with pytest.raises(ValueError, match="different images out of 6"):
         draw(6, sizes, seed=0)
 
 

@@ -9,7 +9,7 @@ from scipy.io import savemat
 from tcpvit.data import load_dataset, svhn
 
 
-def test_reads_pictures_and_labels(tmp_path):
+def test_reads_images_and_labels(tmp_path):
     images, labels = write_svhn(tmp_path / "svhn", "train", 40)
     held_out, _ = write_svhn(tmp_path / "svhn", "test", 20, seed=1)
     splits = load_dataset("svhn", tmp_path)

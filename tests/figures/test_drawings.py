@@ -1,4 +1,4 @@
-"""Curves, bars, confusion matrices and labelled pictures: they draw what they are given, and always the same."""
+"""Curves, bars, confusion matrices and labelled images: they draw what they are given, and always the same."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tcpvit.figures.style import MODELS, save_figure
 
 pytest.importorskip("matplotlib")
 
-PICTURE = np.arange(48, dtype=np.uint8).reshape(4, 4, 3)
+IMAGE = np.arange(48, dtype=np.uint8).reshape(4, 4, 3)
 PARTS = {"std": {"blocks": 900, "head": 100}, "tcp": {"blocks": 300, "head": 100, "mix": 9}}
 FIGURES = {
     "curves": lambda: draw_curves({"loss": {"std": [([1, 2], [0.9, 0.5])], "tcp": [([1, 2], [0.8, 0.6])]}}),
     "bars": lambda: draw_parameter_bars(PARTS),
     "confusion": lambda: draw_confusions({"std": [[8, 2], [1, 9]], "tcp": [[7, 3], [0, 0]]}, ["cat", "dog"]),
-    "sheet": lambda: draw_sheet([PICTURE] * 3, [("7  98 %", f"{i}.png") for i in range(3)], columns=2),
-    "labelled": lambda: draw_labelled(PICTURE, ["7", "1"], [0.9, 0.1], "a.png"),
+    "sheet": lambda: draw_sheet([IMAGE] * 3, [("7  98 %", f"{i}.png") for i in range(3)], columns=2),
+    "labelled": lambda: draw_labelled(IMAGE, ["7", "1"], [0.9, 0.1], "a.png"),
 }
 
 
@@ -82,7 +82,7 @@ def test_many_classes_have_neither_numbers_nor_names():
         (lambda: draw_parameter_bars({}), "at least one model"),
         (lambda: draw_confusions({}, []), "at least one matrix"),
         (lambda: draw_confusions({"std": [[1, 2]]}, ["a", "b"]), "std should have 2 rows and columns"),
-        (lambda: draw_sheet([PICTURE], []), "a caption for each picture, got 1 and 0"),
+        (lambda: draw_sheet([IMAGE], []), "a caption for each image, got 1 and 0"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(draw, sentence):

@@ -5,16 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from experiments.figures.efficiency import compression_cost, draw_efficiency
 from tcpvit.figures.bars import draw_parameter_bars
 from tcpvit.figures.confusion import draw_confusions
 from tcpvit.figures.curves import draw_curves
-from tcpvit.figures.efficiency import compression_cost, draw_efficiency
 from tcpvit.figures.masks import ERRORS, draw_errors, draw_segmentations, error_map, overlay
 from tcpvit.figures.style import COLUMN_WIDTH, MODELS, save_figure
 
 pytest.importorskip("matplotlib")
 
-PICTURE = np.arange(12 * 16 * 3, dtype=np.uint8).reshape(12, 16, 3)
+IMAGE = np.arange(12 * 16 * 3, dtype=np.uint8).reshape(12, 16, 3)
 TRUTH = np.zeros((12, 16), dtype=np.uint8)
 TRUTH[3:9, 4:12], TRUTH[9, 4:12] = 1, 255
 SEEN = {"Std-ViT": [TRUTH == 1, TRUTH == 1], "TCP-ViT": [np.zeros_like(TRUTH), np.ones_like(TRUTH)]}
@@ -30,8 +30,8 @@ FIGURES = {
     "params": lambda: draw_parameter_bars(PARTS, in_column=True),
     "curves": lambda: draw_curves({"(a)": LINES, "(b)": LINES, "(c)": LINES}, in_column=True),
     "confusion": lambda: draw_confusions({m: [[8, 2], [1, 9]] for m in SEEN}, ["background", "pet"], in_column=True),
-    "visual": lambda: draw_segmentations([PICTURE] * 2, [TRUTH] * 2, SEEN, SAID),
-    "errors": lambda: draw_errors([PICTURE] * 2, [TRUTH] * 2, SEEN, SAID),
+    "visual": lambda: draw_segmentations([IMAGE] * 2, [TRUTH] * 2, SEEN, SAID),
+    "errors": lambda: draw_errors([IMAGE] * 2, [TRUTH] * 2, SEEN, SAID),
     "efficiency": lambda: draw_efficiency(POINTS),
 }
 
@@ -99,11 +99,11 @@ def test_error_maps_tell_right_wrong_and_ignored_apart_by_lightness():
 
 
 def test_overlays_tint_the_pet_and_what_is_ignored_and_nothing_else():
-    drawn = overlay(PICTURE, TRUTH)
+    drawn = overlay(IMAGE, TRUTH)
     untouched = TRUTH == 0
-    assert (drawn[untouched] == PICTURE[untouched]).all()
-    assert (drawn[TRUTH == 1] != PICTURE[TRUTH == 1]).any(1).all()
-    assert (drawn[TRUTH == 255] != PICTURE[TRUTH == 255]).any(1).all()
+    assert (drawn[untouched] == IMAGE[untouched]).all()
+    assert (drawn[TRUTH == 1] != IMAGE[TRUTH == 1]).any(1).all()
+    assert (drawn[TRUTH == 255] != IMAGE[TRUTH == 255]).any(1).all()
 
 
 def test_rows_have_their_titles_and_captions():
@@ -120,8 +120,8 @@ def test_rows_have_their_titles_and_captions():
     ("draw", "sentence"),
     [
         (lambda: draw_efficiency({}), "at least one model"),
-        (lambda: draw_errors([], [], SEEN, SAID), "at least one picture"),
-        (lambda: draw_segmentations([], [], SEEN, SAID), "at least one picture"),
+        (lambda: draw_errors([], [], SEEN, SAID), "at least one image"),
+        (lambda: draw_segmentations([], [], SEEN, SAID), "at least one image"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(draw, sentence):

@@ -247,7 +247,7 @@ def test_manners(kind, tmp_path):
 
 
 def test_other_image_sizes_are_padded():
-    """A window that does not divide the grid sees zeros beyond its end; the picture itself decides the rest."""
+    """A window that does not divide the grid sees zeros beyond its end; the image itself decides the rest."""
     model = small("tcp")
     assert model(torch.randn(1, 3, 44, 28, dtype=F64)).shape == (1, 5)
     layer = WindowAttention(4, 1, grid=(4, 4), window=(4, 4), shift=(0, 0)).double()

@@ -4,9 +4,10 @@ import pytest
 import torch
 
 import tcpvit
+from tcpvit.inference import load_model
 from tcpvit.models.pretrained import WEIGHTS
 from tcpvit.models.zoo import CARD, RECIPE, ZOO, list_pretrained, pretrained_folder
-from tcpvit.training import load_recipe, load_trained
+from tcpvit.training import load_recipe
 
 
 def test_every_folder_of_the_zoo_is_a_preset():
@@ -17,7 +18,7 @@ def test_every_folder_of_the_zoo_is_a_preset():
 def test_every_model_of_the_zoo_loads_is_small_and_has_a_card():
     for name in list_pretrained():
         folder = pretrained_folder(name)
-        trained = load_trained(name)
+        trained = load_model(name)
         assert trained.recipe == load_recipe(folder / RECIPE)
         assert trained.recipe.data.root is None
         assert trained.model.config == tcpvit.create_model(name, num_classes=trained.model.config.num_classes).config

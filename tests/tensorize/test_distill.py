@@ -16,10 +16,10 @@ from torch import nn
 import tcpvit
 from tcpvit.compat import repair_torchvision
 from tcpvit.data import Splits
+from tcpvit.progress import Progress
 from tcpvit.tensorize import build, distill, tensorize_
 from tcpvit.tensorize.distill import DistilledClassification, Lesson, blocks_of, ends_of
 from tcpvit.training import Recipe, evaluate, train
-from tcpvit.training.progress import Silent
 
 repair_torchvision()
 RECIPE = Recipe.from_dict(
@@ -199,7 +199,7 @@ def test_a_run_of_another_kind_is_not_gone_on_with(splits, tmp_path):
         distill(vit(), vit(), splits, tmp_path, recipe=recipe)
 
 
-class Stopping(Silent):
+class Stopping(Progress):
     """Sends a signal after the first epoch and keeps what is said."""
 
     def __init__(self):
@@ -208,14 +208,14 @@ class Stopping(Silent):
     def epoch(self, row, is_best):
         os.kill(os.getpid(), signal.SIGTERM)
 
-    def say(self, text):
+    def message(self, text):
         self.said += text
 
 
 def test_a_distillation_that_was_stopped_goes_on_when_repeated(splits, tmp_path):
     teacher, report = vit(), Stopping()
     with pytest.raises(SystemExit):
-        distill(teacher, converted(teacher), splits, tmp_path, recipe=RECIPE, report=report)
+        distill(teacher, converted(teacher), splits, tmp_path, recipe=RECIPE, progress=report)
     assert "everything is saved, go on with the same command" in report.said
     assert "tcpvit train" not in report.said
     result = distill(teacher, converted(teacher), splits, tmp_path, recipe=RECIPE)

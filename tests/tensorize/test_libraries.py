@@ -1,4 +1,4 @@
-"""What timm and torchvision say of their models: names, sizes, and how pictures are normalised."""
+"""What timm and torchvision say of their models: names, sizes, and how images are normalised."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ IMAGENET = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
         ("torchvision/vit_b_16", {"image_size": 32, "num_classes": 4}, IMAGENET),
     ],
 )
-def test_pictures_are_prepared_as_the_library_does(name, options, statistics):
+def test_images_are_prepared_as_the_library_does(name, options, statistics):
     about = preparation(name, build(name, **options).eval())
     assert (about["mean"], about["std"]) == statistics
     assert about["image_shape"] == [3, 32, 32]

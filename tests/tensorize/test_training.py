@@ -28,7 +28,7 @@ def vit(init="project", depth=1):
 
 
 @pytest.mark.parametrize("init", ["project", "fresh"])
-def test_adamw_learns_eight_pictures(init):
+def test_adamw_learns_eight_images(init):
     model = vit(init)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     for _ in range(25):

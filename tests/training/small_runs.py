@@ -1,4 +1,4 @@
-"""A recipe and pictures for runs that take a fraction of a second."""
+"""A recipe and images for runs that take a fraction of a second."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SMALL = {
 
 
 def make_set(number: int, seed: int, classes: int = 3, size: int = 32, masks: bool = False) -> ImageSet:
-    """Pictures whose brightness tells the class, so that a model can learn them."""
+    """Images whose brightness tells the class, so that a model can learn them."""
     generator = torch.Generator().manual_seed(seed)
     labels = torch.randint(0, classes, (number,), generator=generator)
     noise = torch.randint(0, 60, (number, 3, size, size), generator=generator)

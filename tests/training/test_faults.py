@@ -151,7 +151,7 @@ def test_a_damaged_last_checkpoint_falls_back_and_ends_the_same(slow_recipe, tmp
     content[-100] ^= 1
     last.write_bytes(content)
     listener = Listener()
-    resume(folder, report=listener)
+    resume(folder, progress=listener)
     assert len(listener.said) == 1
     assert f"{last} is damaged (its checksum is wrong) and set aside; taking the one before" in listener.said[0]
     assert_same_run(folder, tmp_path / "whole")

@@ -76,7 +76,7 @@ def test_a_resumed_run_has_every_step_once(recipe, splits, tmp_path):
     recipe = recipe.override(["evaluation.gradients=1", "checkpoints.every_steps=2"])
     train(recipe, tmp_path / "whole", splits=splits)
     with pytest.raises(InterruptedError):
-        train(recipe, tmp_path / "broken", splits=splits, report=Stopping(5))
+        train(recipe, tmp_path / "broken", splits=splits, progress=Stopping(5))
     resume(tmp_path / "broken", splits=splits)
     assert rows(tmp_path / "broken") == rows(tmp_path / "whole")
     assert len(rows(tmp_path / "whole")) == 6

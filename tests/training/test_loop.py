@@ -14,24 +14,24 @@ from torch import nn
 
 import tcpvit
 from tcpvit.data import Splits
+from tcpvit.progress import Progress
 from tcpvit.training import NonFiniteLoss, Recipe, resume, train
 from tcpvit.training.build import build_batches, build_model
 from tcpvit.training.checkpoint import list_checkpoints, read_checkpoint
 from tcpvit.training.interrupt import Interruption
 from tcpvit.training.loop import Trainer
-from tcpvit.training.progress import Silent
 from tcpvit.training.run import RunFolder
 from tcpvit.training.tasks import task_for
 
 
-class Listener(Silent):
+class Listener(Progress):
     """Remembers what was said."""
 
     def __init__(self):
         self.said: list[str] = []
         self.steps: list[int] = []
 
-    def say(self, text):
+    def message(self, text):
         self.said.append(text)
 
     def step(self, state):
@@ -50,7 +50,7 @@ def make_trainer(recipe: Recipe, splits: Splits, folder, model: nn.Module | None
         build_batches(recipe, splits.val, device, training=False),
         run,
         device=device,
-        report=Listener(),
+        progress=Listener(),
         interruption=Interruption(),
     )
 
@@ -230,7 +230,7 @@ def test_a_compiled_run_is_the_same_up_to_rounding(recipe, splits, tmp_path):
     assert compiled.history[0]["train_loss"] == pytest.approx(plain.history[0]["train_loss"], rel=1e-4)
 
 
-def test_data_driven_transform_is_that_of_the_training_pictures(recipe, splits, tmp_path):
+def test_data_driven_transform_is_that_of_the_training_images(recipe, splits, tmp_path):
     recipe = recipe.override(["model.options.transform=data_driven", "schedule.epochs=1"])
     result = train(recipe, tmp_path / "run", splits=splits)
     images = torch.cat(
@@ -279,14 +279,14 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_place(recipe, spl
 def test_or_skips_the_step(recipe, splits, tmp_path):
     recipe = recipe.override(["optimizer.accumulate=1", "optimizer.on_nonfinite=skip"])
     listener = Listener()
-    result = train(recipe, tmp_path / "run", splits=splits, model=Explosive({1, 4}), report=listener)
+    result = train(recipe, tmp_path / "run", splits=splits, model=Explosive({1, 4}), progress=listener)
     assert [re.match(r"skipped step (\d)", text)[1] for text in listener.said] == ["1", "4"]
     assert [row["skipped"] for row in result.history] == [1, 2]
     assert all(torch.isfinite(p).all() for p in result.model.parameters())
 
 
 class Spoilt(nn.Module):
-    """Its batch norm sees an infinite picture at the second call of training."""
+    """Its batch norm sees an infinite image at the second call of training."""
 
     def __init__(self):
         super().__init__()
@@ -299,12 +299,12 @@ class Spoilt(nn.Module):
 
 def test_a_skipped_step_leaves_no_trace_in_batch_norm(recipe, splits, tmp_path):
     recipe = recipe.override(["optimizer.accumulate=1", "optimizer.on_nonfinite=skip"])
-    result = train(recipe, tmp_path / "run", splits=splits, model=Spoilt(), report=Listener())
+    result = train(recipe, tmp_path / "run", splits=splits, model=Spoilt(), progress=Listener())
     assert result.history[-1]["skipped"] == 1
     assert all(buffer.isfinite().all() for buffer in result.model.buffers())
 
 
-def test_a_blank_picture_leaves_no_trace_in_batch_norm(recipe, splits, tmp_path):
+def test_a_blank_image_leaves_no_trace_in_batch_norm(recipe, splits, tmp_path):
     """It stands in for a process's share of a batch that is too small for all."""
     trainer = make_trainer(recipe.override(["optimizer.accumulate=1"]), splits, tmp_path / "run", Spoilt())
     trainer.batches.set_epoch(0)
@@ -323,14 +323,14 @@ def test_but_not_for_ever(recipe, splits, tmp_path, monkeypatch):
     monkeypatch.setattr("tcpvit.training.loop.PATIENCE_WITH_NANS", 3)
     recipe = recipe.override(["optimizer.accumulate=1", "optimizer.on_nonfinite=skip"])
     with pytest.raises(NonFiniteLoss, match="step 3"):
-        train(recipe, tmp_path / "run", splits=splits, model=Explosive(set(range(99))), report=Listener())
+        train(recipe, tmp_path / "run", splits=splits, model=Explosive(set(range(99))), progress=Listener())
 
 
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["model.options.img_size=64"], r"takes pictures of 64×64, but those of made/0 have 32×32; resize .*=64, or"),
-        (["model.options.in_chans=1"], r"takes 1 channels, but the pictures of made/0 have 3; .*in_chans=3"),
+        (["model.options.img_size=64"], r"takes images of 64×64, but those of made/0 have 32×32; resize .*=64, or"),
+        (["model.options.in_chans=1"], r"takes 1 channels, but the images of made/0 have 3; .*in_chans=3"),
         (["model.options.num_classes=2"], r"num_classes is 2, but made/0 has 3 classes; leave it out"),
         (["model.options.depth=abc"], r"model.options.depth should be a whole number, got 'abc'"),
         (["model.options.img_size=abc"], r"model.options.img_size should be .*, got 'abc'"),
@@ -350,6 +350,6 @@ def test_masks_need_a_model_that_gives_masks(recipe, tmp_path):
     data = make_set(20, 0, masks=True)
     recipe = recipe.override(["augment.mixup=0", "augment.erase=0"])
     with pytest.raises(
-        ValueError, match="has masks, but tcp_vit_cifar labels whole pictures; take another model, as tcp_vit_pet"
+        ValueError, match="has masks, but tcp_vit_cifar labels whole images; take another model, as tcp_vit_pet"
     ):
         train(recipe, tmp_path / "run", splits=Splits("made", data, data, data))

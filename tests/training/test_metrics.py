@@ -133,7 +133,7 @@ def test_segmentation_is_torchmetrics():
     assert metrics.confusion.tolist() == oracle(logits, masks).tolist()
 
 
-def test_the_miou_of_each_picture_is_torchmetrics():
+def test_the_miou_of_each_image_is_torchmetrics():
     logits, masks = made_masks(1, ignored=False)
     predicted = logits.argmax(1)
     oracle = segmentation.MeanIoU(num_classes=3, input_format="index")
@@ -168,7 +168,7 @@ def test_boundary_iou_worked_by_hand():
     assert of_truth[0] == 28 + 20  # the frame, and what surrounds the square
 
 
-def test_the_band_of_a_larger_picture_is_two_per_cent_of_its_diagonal():
+def test_the_band_of_a_larger_image_is_two_per_cent_of_its_diagonal():
     truth = torch.zeros(1, 128, 128, dtype=torch.int64)
     assert boundary_counts(truth, truth, 1)[1].item() == 128**2 - 120**2  # 4 pixels along the frame
 
@@ -201,7 +201,7 @@ def test_where_everything_is_ignored_nothing_was_measured():
     json.dumps(found, allow_nan=False)
 
 
-def test_a_picture_that_is_ignored_is_left_out_of_the_mean_over_pictures():
+def test_a_image_that_is_ignored_is_left_out_of_the_mean_over_images():
     masks = torch.tensor([[[0, 1]], [[255, 255]]])
     logits = torch.nn.functional.one_hot(torch.tensor([[[0, 1]], [[1, 1]]]), 2).movedim(-1, 1).float()
     assert image_mious(logits.argmax(1), masks, 2).isnan().tolist() == [False, True]

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from tcpvit.algebra.checks import nearest
 from tcpvit.algebra.constants import kept
+from tcpvit.errors import did_you_mean
 
 
 def dct_matrix(tube: int) -> Tensor:
@@ -141,7 +141,9 @@ def wavelet_matrix(tube: int, wavelet: str) -> Tensor:
     except ImportError as error:
         raise ValueError(f"the transform 'wavelet:{wavelet}' needs PyWavelets: pip install PyWavelets") from error
     if wavelet not in pywt.wavelist(kind="discrete"):
-        raise ValueError(f"PyWavelets has no wavelet {wavelet!r}{nearest(wavelet, pywt.wavelist(kind='discrete'))}")
+        raise ValueError(
+            f"PyWavelets has no wavelet {wavelet!r}{did_you_mean(wavelet, pywt.wavelist(kind='discrete'))}"
+        )
     if tube % 2:
         raise ValueError(f"a periodic wavelet basis needs an even tube, got {tube}; take 'haar' or 'dct' for odd ones")
     means, contrasts = torch.eye(tube, dtype=torch.float64).numpy(), []

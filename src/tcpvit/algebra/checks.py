@@ -2,25 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable
-
 import torch
 from torch import Tensor
 
 LinAlgError = torch.linalg.LinAlgError
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """The end of an error message that names the nearest valid choice.
-
-    >>> nearest("dtc", ["dct", "haar"])
-    "; did you mean 'dct'? Known: dct, haar"
-    """
-    known = list(known)
-    close = difflib.get_close_matches(name, known, n=1)
-    hint = f"; did you mean {close[0]!r}?" if close else "."
-    return f"{hint} Known: {', '.join(known)}"
 
 
 def check_tensor(A: Tensor, name: str = "A", *, tube_ndim: int = 1, square: bool = False) -> None:

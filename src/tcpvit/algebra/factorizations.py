@@ -14,11 +14,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tcpvit.algebra.checks import LinAlgError, nearest
+from tcpvit.algebra.checks import LinAlgError
 from tcpvit.algebra.domain import Domain, TransformsArg
 from tcpvit.algebra.functions import norm, rank_cutoff
 from tcpvit.algebra.predicates import is_symmetric
 from tcpvit.algebra.slicewise import multiplicity, name_slices, negated, slicewise
+from tcpvit.errors import did_you_mean
 
 
 class SVD(NamedTuple):
@@ -199,7 +200,7 @@ def qr(A: Tensor, transform: TransformsArg = "dct", *, mode: str = "reduced", tu
     (torch.Size([4, 2, 3]), torch.Size([2, 2, 3]))
     """
     if mode not in ("reduced", "complete"):
-        raise ValueError(f"qr has no mode {mode!r}{nearest(str(mode), ['reduced', 'complete'])}")
+        raise ValueError(f"qr has no mode {mode!r}{did_you_mean(str(mode), ['reduced', 'complete'])}")
     domain = Domain(transform, A, tube_ndim=tube_ndim, finite=True)
     Q, R = slicewise(lambda slices: torch.linalg.qr(slices, mode), domain, domain.hat(A))
     return QR(domain.back(Q), domain.back(R))

@@ -12,9 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tcpvit.algebra.checks import LinAlgError, matrix_shape, nearest
+from tcpvit.algebra.checks import LinAlgError, matrix_shape
 from tcpvit.algebra.domain import Domain, TransformsArg, eye_like
 from tcpvit.algebra.slicewise import name_slices
+from tcpvit.errors import did_you_mean
 
 
 def inverse(A: Tensor, transform: TransformsArg = "dct", *, tube_ndim: int = 1) -> Tensor:
@@ -68,7 +69,7 @@ def norm(A: Tensor, transform: TransformsArg = "dct", *, ord: str = "fro", tube_
     (tensor(3.4641), tensor(3.4641))
     """
     if ord not in _NORMS:
-        raise ValueError(f"no norm is called {ord!r}{nearest(str(ord), _NORMS)}")
+        raise ValueError(f"no norm is called {ord!r}{did_you_mean(str(ord), _NORMS)}")
     domain = Domain(transform, A, tube_ndim=tube_ndim, finite=ord != "fro", full=True)
     if ord == "fro":
         return torch.linalg.vector_norm(A, dim=tuple(range(-2 - tube_ndim, 0)))

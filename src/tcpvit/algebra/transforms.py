@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tcpvit.algebra import bases
-from tcpvit.algebra.checks import nearest
 from tcpvit.algebra.constants import kept, undisturbed
 from tcpvit.algebra.fast import FAST
+from tcpvit.errors import did_you_mean
 
 # Tube lengths from which the fast algorithm beats the product with the matrix, float32 on one and two threads of a
 # CPU; benchmarks/algebra.py measures them anew.
@@ -301,7 +301,7 @@ def _by_name(name: str, tube: int) -> Transform:
     if name.startswith("wavelet:"):
         return MatrixTransform(bases.wavelet_matrix(tube, name.removeprefix("wavelet:")), name)
     if name not in bases.MATRICES:
-        raise ValueError(f"no transform is called {name!r}{nearest(name, list_transforms())}")
+        raise ValueError(f"no transform is called {name!r}{did_you_mean(name, list_transforms())}")
     if name == "dft":
         return DFT(tube)
     if name == "hadamard":

@@ -77,7 +77,7 @@ def _channels(config: SegmenterConfig) -> Iterator[tuple[int, int]]:
 
 
 def _sizes(config: SegmenterConfig, size: Size) -> Iterator[Size]:
-    """The size of each stage: the grid of patches, then twice the one before, at most the picture's."""
+    """The size of each stage: the grid of patches, then twice the one before, at most the image's."""
     down, across = config.backbone.grid_of(*size)
     for _ in config.decoder.channels:
         yield down, across

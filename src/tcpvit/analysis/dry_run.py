@@ -24,7 +24,7 @@ def example_images(model: nn.Module, image_size: ImageSize | None, batch: int) -
     if isinstance(model, Pretrained):
         shape = (model.config.in_chans, *model.config.image_shape)
     elif cfg := getattr(model, "pretrained_cfg", None):
-        embed = getattr(model, "patch_embed", None)  # it may have been built for other pictures than the weights were
+        embed = getattr(model, "patch_embed", None)  # it may have been built for other images than the weights were
         channels = getattr(getattr(embed, "proj", None), "in_channels", cfg["input_size"][0])
         shape = (channels, *(getattr(embed, "img_size", None) or cfg["input_size"][1:]))
     else:

@@ -8,7 +8,7 @@ from dataclasses import fields, is_dataclass
 from types import NoneType, UnionType
 from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
-from tcpvit.algebra.checks import nearest
+from tcpvit.errors import did_you_mean
 
 # What a standard ViT has no choice of.
 TCP_OPTIONS = ("tube", "transform", "attention", "activation_domain", "coupling", "patch_embed")
@@ -32,7 +32,7 @@ def parse_options(texts: Iterable[str], config_class: type) -> dict[str, Any]:
         if not equals:
             raise ValueError(f"an option is written KEY=VALUE, got {text!r}")
         if part not in hints:
-            raise ValueError(f"{part!r} is no option of {config_class.__name__}{nearest(part, hints)}")
+            raise ValueError(f"{part!r} is no option of {config_class.__name__}{did_you_mean(part, hints)}")
         if is_dataclass(hints[part]) and dot:
             options.setdefault(part, {}).update(parse_options([f"{rest}={value}"], cast(type, hints[part])))
         else:

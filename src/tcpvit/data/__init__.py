@@ -1,13 +1,13 @@
-"""Data: the paper's sets and people's own pictures as tensors, the paper's subsets, and reproducible batches of them.
+"""Data: the paper's sets and people's own images as tensors, the paper's subsets, and reproducible batches of them.
 
 `load_dataset` gives train, val and test; `Batches` iterates over one of them. It depends on no other room.
 """
 
 from tcpvit.data.augment import Augment
 from tcpvit.data.contact_sheet import contact_sheet
-from tcpvit.data.image_set import IGNORE, ImageSet, Pictures, Splits
+from tcpvit.data.image_set import IGNORE, Images, ImageSet, Splits
+from tcpvit.data.images import ImageFiles
 from tcpvit.data.loader import Batches
-from tcpvit.data.pictures import PictureFiles
 from tcpvit.data.registry import download_dataset, list_datasets, load_dataset
 from tcpvit.data.subsets import draw
 
@@ -15,9 +15,9 @@ __all__ = [
     "IGNORE",
     "Augment",
     "Batches",
+    "ImageFiles",
     "ImageSet",
-    "PictureFiles",
-    "Pictures",
+    "Images",
     "Splits",
     "contact_sheet",
     "download_dataset",

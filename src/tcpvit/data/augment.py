@@ -1,6 +1,6 @@
-"""Augmentation of whole batches on uint8 tensors: at random for each picture, pictures and masks together.
+"""Augmentation of whole batches on uint8 tensors: at random for each image, images and masks together.
 
-Every random number is drawn beforehand, for the batch of all ranks, so a picture is treated the same way wherever it
+Every random number is drawn beforehand, for the batch of all ranks, so an image is treated the same way wherever it
 is processed. The order is zoom, shift, flip, RandAugment, colour, normalisation, erasing, then mixup or cutmix.
 """
 
@@ -18,7 +18,7 @@ from tcpvit.data.image_set import IGNORE
 from tcpvit.data.mixing import box_mask, mix
 from tcpvit.data.randaugment import randaugment
 
-Draws = dict[str, Tensor]  # uniform numbers in [0, 1), one row for each picture
+Draws = dict[str, Tensor]  # uniform numbers in [0, 1), one row for each image
 
 # How many numbers each step may use; always all drawn, so that one option does not change what another one does.
 _NUMBERS = {"zoom": 4, "shift": 2, "flip": 1, "colour": 3, "erase": 5, "mix": 3}
@@ -27,7 +27,7 @@ _RATIO = math.log(4 / 3)  # zoomed boxes have aspect ratios between 3/4 and 4/3
 
 @dataclass(frozen=True)
 class Augment:
-    """What happens to a training picture, drawn anew each time it is seen. The defaults change nothing.
+    """What happens to a training image, drawn anew each time it is seen. The defaults change nothing.
 
     The paper's classification recipe is `Augment(shift=4, flip=0.5)`.
     """
@@ -38,9 +38,9 @@ class Augment:
     colour: float = 0.0  # brightness, contrast and saturation change by factors in [1 - colour, 1 + colour]
     randaugment: int = 0  # how many operations of RandAugment; needs torchvision
     magnitude: int = 9  # of RandAugment, 0 to 30
-    erase: float = 0.0  # probability of blanking a rectangle of 2 % to 33 % of the picture
+    erase: float = 0.0  # probability of blanking a rectangle of 2 % to 33 % of the image
     mixup: float = 0.0  # α of the Beta distribution; 0 is off
-    cutmix: float = 0.0  # likewise; with both on, each pair of pictures takes one of the two
+    cutmix: float = 0.0  # likewise; with both on, each pair of images takes one of the two
 
     def __post_init__(self) -> None:
         ranges = {"flip": 1, "colour": 1, "erase": 1, "zoom": 1, "magnitude": 30}
@@ -68,7 +68,7 @@ class Augment:
         return 1.0 if self.cutmix else 0.0
 
     def draw(self, random: np.random.Generator, number: int) -> Draws:
-        """Random numbers for `number` pictures."""
+        """Random numbers for `number` images."""
         draws = {
             name: torch.from_numpy(random.random((number, width), dtype=np.float32)) for name, width in _NUMBERS.items()
         }
@@ -80,14 +80,14 @@ class Augment:
         return draws
 
     def crops(self, draws: Draws) -> Tensor | None:
-        """(B, 4) share of the area, aspect ratio, and place of the part of each picture that is kept."""
+        """(B, 4) share of the area, aspect ratio, and place of the part of each image that is kept."""
         if self.zoom == 1:
             return None
         area, ratio, x, y = draws["zoom"].unbind(1)
         return torch.stack([self.zoom + (1 - self.zoom) * area, ((2 * ratio - 1) * _RATIO).exp(), x, y], 1)
 
     def move(self, images: Tensor, targets: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
-        """Shift and flip pictures (B, C, H, W) and masks (B, H, W), uint8."""
+        """Shift and flip images (B, C, H, W) and masks (B, H, W), uint8."""
         if not self.shift and not self.flip:
             return images, targets
         flip = draws["flip"][:, 0] < self.flip
@@ -98,14 +98,14 @@ class Augment:
         return images, targets
 
     def recolour(self, images: Tensor, draws: Draws) -> Tensor:
-        """Pictures as float32 in [0, 255], after RandAugment and colour changes."""
+        """Images as float32 in [0, 255], after RandAugment and colour changes."""
         if self.randaugment:
             images = randaugment(images, draws["randaugment"], self.magnitude)
         pixels = images.float()
         return jitter_colour(pixels, 1 + self.colour * (2 * draws["colour"] - 1)) if self.colour else pixels
 
     def spoil(self, images: Tensor, targets: Tensor, draws: Draws, classes: int) -> tuple[Tensor, Tensor]:
-        """Erase, mixup and cutmix normalised pictures; mixed labels are (B, classes) probabilities."""
+        """Erase, mixup and cutmix normalised images; mixed labels are (B, classes) probabilities."""
         if self.erase:
             images = erase(images, draws["erase"], self.erase)
         if self.mixup or self.cutmix:
@@ -114,9 +114,9 @@ class Augment:
 
 
 def shift_and_flip(images: Tensor, padding: int, offsets: Tensor, flip: Tensor, *, fill: int) -> Tensor:
-    """Cut each picture (B, C, H, W) at its own offset (y, x) out of a frame of `padding` pixels; mirror some.
+    """Cut each image (B, C, H, W) at its own offset (y, x) out of a frame of `padding` pixels; mirror some.
 
-    One gather for the batch: several times as fast as a loop over pictures, and the same on every device.
+    One gather for the batch: several times as fast as a loop over images, and the same on every device.
     """
     number, channels, height, width = images.shape
     device = images.device
@@ -130,7 +130,7 @@ def shift_and_flip(images: Tensor, padding: int, offsets: Tensor, flip: Tensor, 
 
 
 def jitter_colour(images: Tensor, factors: Tensor) -> Tensor:
-    """Scale brightness, contrast and saturation of pictures in [0, 255] by `factors` (B, 3)."""
+    """Scale brightness, contrast and saturation of images in [0, 255] by `factors` (B, 3)."""
     brightness, contrast, saturation = factors.to(images.device)[:, :, None, None, None].unbind(1)  # (B, 1, 1, 1)
     images = images * brightness
     images = torch.lerp(images.mean((1, 2, 3), keepdim=True), images, contrast)
@@ -139,7 +139,7 @@ def jitter_colour(images: Tensor, factors: Tensor) -> Tensor:
 
 
 def erase(images: Tensor, numbers: Tensor, probability: float) -> Tensor:
-    """Set a rectangle of some normalised pictures to 0, the mean colour; `numbers` is (B, 5)."""
+    """Set a rectangle of some normalised images to 0, the mean colour; `numbers` is (B, 5)."""
     _, _, height, width = images.shape
     happens, area, ratio, x, y = numbers.to(images.device).unbind(1)
     side = (0.02 + 0.31 * area).sqrt()

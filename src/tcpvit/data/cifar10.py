@@ -1,4 +1,4 @@
-"""CIFAR-10 (Krizhevsky, 2009): 50,000 + 10,000 pictures of 32×32×3 in 10 classes, binary or python release."""
+"""CIFAR-10 (Krizhevsky, 2009): 50,000 + 10,000 images of 32×32×3 in 10 classes, binary or python release."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ BINARY_FILES = {
     "data_batch_5.bin": "53f37980c15c3d472c316c40844f3f0d",
     "test_batch.bin": "803d5f7f4d78ea53de84dbe85f74fb6d",
 }
-ROW = 3 * 32 * 32  # bytes of a picture, red then green then blue
+ROW = 3 * 32 * 32  # bytes of an image, red then green then blue
 
 
 def find(root: Path) -> Path | None:
@@ -98,7 +98,7 @@ def _read_python(path: Path) -> tuple[np.ndarray, np.ndarray]:
 
 SOURCE = Source(
     name="cifar10",
-    about="60,000 pictures of 32×32 in 10 classes",
+    about="60,000 images of 32×32 in 10 classes",
     home="",
     resources=RESOURCES,
     default_split="official",

@@ -1,4 +1,4 @@
-"""A contact sheet: some pictures of a set in rows by class, masks as a tint, to look at data before training on it."""
+"""A contact sheet: some images of a set in rows by class, masks as a tint, to look at data before training on it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
-from tcpvit.data.image_set import IGNORE, Pictures, resize_pictures
+from tcpvit.data.image_set import IGNORE, Images, resize_images
 from tcpvit.data.subsets import draw
 
 CELL, GAP, MARGIN = 96, 4, 14  # pixels
@@ -15,16 +15,16 @@ TINTS = torch.tensor([(230, 60, 50), (40, 120, 220), (60, 170, 75), (240, 170, 3
 WHITE = torch.tensor((255, 255, 255))  # ignored pixels
 
 
-def contact_sheet(data: Pictures, *, columns: int = 10, rows: int = 10, seed: int = 0) -> Image.Image:
-    """Random pictures, a row for each class; for segmentation, rows of pictures above their masks as tints."""
+def contact_sheet(data: Images, *, columns: int = 10, rows: int = 10, seed: int = 0) -> Image.Image:
+    """Random images, a row for each class; for segmentation, rows of images above their masks as tints."""
     if data.labels is not None:
         lines = []
         for label, name in enumerate(data.classes[:rows]):
             of_class = (data.labels == label).nonzero()[:, 0]
-            lines.append((name, _pictures(data, _some(of_class, columns, seed))))
+            lines.append((name, _images(data, _some(of_class, columns, seed))))
     else:
         chosen = _some(torch.arange(len(data)), columns * max(1, rows // 2), seed).split(columns)
-        lines = [(name, make(data, part)) for part in chosen for name, make in (("", _pictures), ("mask", _tinted))]
+        lines = [(name, make(data, part)) for part in chosen for name, make in (("", _images), ("mask", _tinted))]
     return _arrange(lines, columns)
 
 
@@ -32,19 +32,19 @@ def _some(rows: Tensor, number: int, seed: int) -> Tensor:
     return rows[draw(len(rows), [min(number, len(rows))], seed=seed)[0]]
 
 
-def _pictures(data: Pictures, rows: Tensor) -> Tensor:
+def _images(data: Images, rows: Tensor) -> Tensor:
     """(n, 3, H, W) uint8, whatever the channels: the first three, or the first one as grey."""
     images = data.fetch(rows).images.cpu()
     return images[:, :3] if images.shape[1] >= 3 else images[:, :1].expand(-1, 3, -1, -1)
 
 
-def _tinted(data: Pictures, rows: Tensor) -> Tensor:
-    """Pale grey pictures with class k > 0 in the colour of k and ignored pixels in white."""
+def _tinted(data: Images, rows: Tensor) -> Tensor:
+    """Pale grey images with class k > 0 in the colour of k and ignored pixels in white."""
     batch = data.fetch(rows)
     masks = batch.targets.cpu().long()[:, None]  # (n, 1, H, W)
     tint = TINTS[(masks[:, 0] - 1).clamp(min=0) % len(TINTS)].permute(0, 3, 1, 2)  # (n, 3, H, W)
     tint = torch.where(masks == IGNORE, WHITE.view(1, 3, 1, 1), tint)
-    grey = 100 + 0.4 * _pictures(data, rows).float().mean(1, keepdim=True).expand_as(tint)
+    grey = 100 + 0.4 * _images(data, rows).float().mean(1, keepdim=True).expand_as(tint)
     return torch.where(masks > 0, torch.lerp(grey, tint.float(), 0.8), grey).to(torch.uint8)
 
 
@@ -64,8 +64,8 @@ def _arrange(lines: list[tuple[str, Tensor]], columns: int) -> Image.Image:
 
 
 def _to_cells(images: Tensor) -> Tensor:
-    """Small pictures enlarged without blur, large ones reduced."""
+    """Small images enlarged without blur, large ones reduced."""
     times = CELL // images.shape[-1]
     if times >= 2:
         images = images.repeat_interleave(times, 2).repeat_interleave(times, 3)
-    return resize_pictures(images, CELL)
+    return resize_images(images, CELL)

@@ -28,7 +28,7 @@ _GREY = torch.tensor([0.299, 0.587, 0.114])
 
 @dataclass(frozen=True)
 class Level:
-    """How hard the pictures are."""
+    """How hard the images are."""
 
     height: tuple[float, float]  # of the digit, in pixels
     contrast: tuple[float, float]  # of brightness between the digit and what it covers, out of 1
@@ -51,13 +51,13 @@ def load(
     task: Task = "classification",
     sizes: tuple[int, int, int] = (4_000, 1_000, 1_000),
 ) -> Splits:
-    """Make the three parts, of `sizes` pictures, at the level "easy" or "hard"."""
+    """Make the three parts, of `sizes` images, at the level "easy" or "hard"."""
     if level not in LEVELS:
         raise ValueError(f"digits-on-photos has the levels {', '.join(LEVELS)}, got {level!r}")
     if task not in ("classification", "segmentation"):
         raise ValueError(f"digits-on-photos is for classification or segmentation, got task={task!r}")
     if len(sizes) != len(PARTS) or min(sizes) < 1:
-        raise ValueError(f"sizes are the numbers of pictures in train, val and test, got {sizes}")
+        raise ValueError(f"sizes are the numbers of images in train, val and test, got {sizes}")
     train, val, test = (
         make_part(part, size, seed, LEVELS[level], task) for part, size in zip(PARTS, sizes, strict=True)
     )
@@ -65,7 +65,7 @@ def load(
 
 
 def make_part(part: str, number: int, seed: int, level: Level, task: Task, *, chunk: int = 1000) -> ImageSet:
-    """`number` pictures of one part, all digits equally often."""
+    """`number` images of one part, all digits equally often."""
     random = np.random.RandomState([seed, PARTS.index(part)])  # its stream is frozen: the same set everywhere
     labels = torch.from_numpy(random.permutation(np.arange(number) % 10))
     made = [_compose(part, some, level, random) for some in labels.split(chunk)]
@@ -77,7 +77,7 @@ def make_part(part: str, number: int, seed: int, level: Level, task: Task, *, ch
 
 
 def _compose(part: str, labels: Tensor, level: Level, random: np.random.RandomState) -> tuple[Tensor, Tensor]:
-    """Pictures (n, 3, 32, 32) and masks (n, 32, 32), uint8."""
+    """Images (n, 3, 32, 32) and masks (n, 32, 32), uint8."""
     number = len(labels)
     scene = _crops(part, number, random)
     scene = torch.lerp(scene.mean((2, 3), keepdim=True), scene, level.texture) * level.light

@@ -1,4 +1,4 @@
-"""Your own pictures, `folder:PATH`: a folder for each class, or images/ and masks/; with val/, or split by seed."""
+"""Your own images, `folder:PATH`: a folder for each class, or images/ and masks/; with val/, or split by seed."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from tcpvit.data.image_set import IGNORE, Pictures, Splits
-from tcpvit.data.pictures import EXTENSIONS, SKIP, Fit, OnBad, PictureFiles, in_memory, list_bad, read_mask
+from tcpvit.data.image_set import IGNORE, Images, Splits
+from tcpvit.data.images import EXTENSIONS, SKIP, Fit, ImageFiles, OnBad, in_memory, list_bad, read_mask
 from tcpvit.data.subsets import draw, fraction_sizes
 
-MEMORY_LIMIT = 2 * 1024**3  # bytes of decoded pictures beyond which a folder is streamed from disk
+MEMORY_LIMIT = 2 * 1024**3  # bytes of decoded images beyond which a folder is streamed from disk
 RENAME = "rename the values with mask_values (--set 'data.options.mask_values={0: 0, 255: 1}')"
 MEND = f"{RENAME}, or name the classes, one a line in classes.txt or with the option classes"
 CLASS_IMAGES = ", or, if images is a class, name all classes (--set 'data.options.classes=[images, …]')"
-NAMES = "a mask has its picture's name, as images/cat.jpg and masks/cat.png"
+NAMES = "a mask has its image's name, as images/cat.jpg and masks/cat.png"
 PART_NAMES = {"train": ("train",), "val": ("val", "valid", "validation"), "test": ("test",)}
 
 
@@ -36,9 +36,9 @@ def load(
     classes: Sequence[str] | None = None,
     mask_values: dict[int, int] | None = None,
 ) -> Splits:
-    """The pictures of `folder`, held out by val/ or test/ where one exists, else a fifth (`val_fraction`) by seed.
+    """The images of `folder`, held out by val/ or test/ where one exists, else a fifth (`val_fraction`) by seed.
 
-    `fit` makes pictures square ("crop" keeps the middle, "squash" everything); `on_bad` says whether a bad file stops
+    `fit` makes images square ("crop" keeps the middle, "squash" everything); `on_bad` says whether a bad file stops
     the run or is skipped; `stream` decodes batch by batch instead of keeping everything in memory (by default beyond
     2 GB). For masks, `classes` names the classes (else classes.txt, else as many as the masks hold), and `mask_values`
     renames what the masks hold, as {0: 0, 255: 1}.
@@ -55,7 +55,7 @@ def load(
         raise ValueError(f"every class has a name of its own, but {', '.join(repeated)} stands there more than once")
     common: dict[str, Any] = {"image_size": image_size, "fit": fit, "on_bad": on_bad, "mask_values": mask_values}
     parts = {
-        part: PictureFiles(**listing, classes=names, source=f"{folder.name}/{part}", **common)
+        part: ImageFiles(**listing, classes=names, source=f"{folder.name}/{part}", **common)
         for part, listing in listings.items()
     }
     if val_fraction or len(parts) == 1:
@@ -71,18 +71,18 @@ def _part_folders(folder: Path) -> dict[str, Path]:
     return found if "train" in found else {"train": folder}
 
 
-def _splits(name: str, parts: dict[str, PictureFiles], stream: bool | None) -> Splits:
+def _splits(name: str, parts: dict[str, ImageFiles], stream: bool | None) -> Splits:
     if stream is None:
         pixels = sum(len(part) * part.image_size**2 * 3 for part in parts.values())
         stream = pixels > MEMORY_LIMIT
     files = list(parts.values())
-    loaded: dict[str, Pictures] = dict(zip(parts, files if stream else in_memory(files), strict=True))
+    loaded: dict[str, Images] = dict(zip(parts, files if stream else in_memory(files), strict=True))
     held_out = loaded.get("test", loaded.get("val"))
     assert held_out is not None
     return Splits(name, loaded["train"], loaded.get("val", held_out), held_out)
 
 
-def _hold_out(train: PictureFiles, fraction: float, seed: int, stratified: bool) -> dict[str, PictureFiles]:
+def _hold_out(train: ImageFiles, fraction: float, seed: int, stratified: bool) -> dict[str, ImageFiles]:
     sizes = fraction_sizes(len(train), fraction)
     kept, held_out = draw(len(train), sizes, seed=seed, labels=train.labels if stratified else None)
     val = replace(train.subset(held_out), source=f"{train.source.rpartition('/')[0]}/held out")
@@ -113,16 +113,16 @@ def _list_classes(folder: Path, classes: tuple[str, ...]) -> dict[str, Any]:
             raise ValueError(
                 f"{folder} has a class {name!r} that the training part lacks; its classes: {', '.join(classes)}"
             )
-        found = _pictures_below(folder / name)
+        found = _images_below(folder / name)
         if not found:
-            raise ValueError(f"{folder / name} holds no pictures; fill it or remove it")
+            raise ValueError(f"{folder / name} holds no images; fill it or remove it")
         files += found
         labels += [classes.index(name)] * len(found)
     return {"files": tuple(files), "targets": torch.tensor(labels, dtype=torch.int64)}
 
 
 def _list_pairs(folders: dict[str, Path], on_bad: OnBad) -> dict[str, dict[str, Any]]:
-    """Pictures and masks of the same name in each part; what is no pair is named, for all parts together."""
+    """Images and masks of the same name in each part; what is no pair is named, for all parts together."""
     pairs = {part: _pair(path) for part, path in folders.items()}
     unpaired = [sentence for found in pairs.values() for sentence in found.unpaired]
     named = list_bad(unpaired, sum(found.total for found in pairs.values()))
@@ -135,34 +135,34 @@ def _list_pairs(folders: dict[str, Path], on_bad: OnBad) -> dict[str, dict[str, 
 
 
 class _Pairs(NamedTuple):
-    pictures: tuple[str, ...]
+    images: tuple[str, ...]
     masks: tuple[str, ...]
     unpaired: list[str]  # a sentence for each other file
     total: int  # files of both kinds
 
     def listing(self) -> dict[str, Any]:
-        """As PictureFiles takes them."""
+        """As ImageFiles takes them."""
         notes = (f"{list_bad(self.unpaired, self.total)}; skipped",) if self.unpaired else ()
-        return {"files": self.pictures, "targets": self.masks, "notes": notes}
+        return {"files": self.images, "targets": self.masks, "notes": notes}
 
 
 def _pair(folder: Path) -> _Pairs:
-    pictures, masks = (_by_stem(folder / part) for part in ("images", "masks"))
+    images, masks = (_by_stem(folder / part) for part in ("images", "masks"))
     if not masks:
         raise ValueError(f"{folder / 'masks'} holds no masks; {NAMES}")
-    both = [stem for stem in pictures if len(pictures[stem]) == len(masks.get(stem, [])) == 1]
-    others = sorted((pictures.keys() | masks.keys()) - set(both))  # so that names that are nearly equal stand together
+    both = [stem for stem in images if len(images[stem]) == len(masks.get(stem, [])) == 1]
+    others = sorted((images.keys() | masks.keys()) - set(both))  # so that names that are nearly equal stand together
     return _Pairs(
-        tuple(pictures[stem][0] for stem in both),
+        tuple(images[stem][0] for stem in both),
         tuple(masks[stem][0] for stem in both),
-        [sentence for stem in others for sentence in _say_why(pictures.get(stem, []), masks.get(stem, []))],
-        sum(map(len, [*pictures.values(), *masks.values()])),
+        [sentence for stem in others for sentence in _say_why(images.get(stem, []), masks.get(stem, []))],
+        sum(map(len, [*images.values(), *masks.values()])),
     )
 
 
-def _say_why(pictures: list[str], masks: list[str]) -> Iterator[str]:
-    """Why the pictures and masks of one name are no pair: a partner is missing, or it is not clear which."""
-    for kind, files, partner, partners in (("picture", pictures, "mask", masks), ("mask", masks, "picture", pictures)):
+def _say_why(images: list[str], masks: list[str]) -> Iterator[str]:
+    """Why the images and masks of one name are no pair: a partner is missing, or it is not clear which."""
+    for kind, files, partner, partners in (("image", images, "mask", masks), ("mask", masks, "image", images)):
         if not partners:
             yield from (f"{path} (no {partner})" for path in files)
         elif len(files) > 1:
@@ -173,7 +173,7 @@ def _class_folders(train: Path) -> list[str]:
     names = _subfolders(train)
     if len(names) < 2:
         raise ValueError(
-            f"{train} should hold one folder of pictures for each of two or more classes (found {len(names)}), or "
+            f"{train} should hold one folder of images for each of two or more classes (found {len(names)}), or "
             f"images/ and masks/ for segmentation"
         )
     return names
@@ -229,18 +229,18 @@ def _subfolders(folder: Path) -> list[str]:
     return sorted(item.name for item in folder.iterdir() if item.is_dir() and not item.name.startswith("."))
 
 
-def _pictures_below(folder: Path) -> list[str]:
+def _images_below(folder: Path) -> list[str]:
     """Strings, not Paths: there may be millions."""
     found = []
     for place, folders, names in os.walk(folder, followlinks=True):
         folders[:] = [name for name in folders if not name.startswith(".")]  # which the walk leaves out then
-        pictures = (name for name in names if os.path.splitext(name)[1].lower() in EXTENSIONS)
-        found += [os.path.join(place, name) for name in pictures if not name.startswith(".")]
+        images = (name for name in names if os.path.splitext(name)[1].lower() in EXTENSIONS)
+        found += [os.path.join(place, name) for name in images if not name.startswith(".")]
     return sorted(found)
 
 
 def _by_stem(folder: Path) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
-    for path in _pictures_below(folder):
+    for path in _images_below(folder):
         found.setdefault(os.path.splitext(os.path.relpath(path, folder))[0], []).append(path)
     return found

@@ -1,4 +1,4 @@
-"""Pictures in memory: uint8 tensors with labels or masks, and the three parts a set is loaded as."""
+"""Images in memory: uint8 tensors with labels or masks, and the three parts a set is loaded as."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ Task = Literal["classification", "segmentation"]
 
 @dataclass(frozen=True)
 class Batch:
-    """Raw pictures as a set hands them out, before augmentation."""
+    """Raw images as a set hands them out, before augmentation."""
 
     images: Tensor  # (B, C, H, W) uint8
     targets: Tensor  # (B,) int64 or (B, H, W) uint8
-    kept: Tensor | None = None  # positions of the asked-for pictures that could be read; None: all of them
+    kept: Tensor | None = None  # positions of the asked-for images that could be read; None: all of them
     bad: tuple[str, ...] = ()  # a sentence for each that could not
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Pictures(ABC):
-    """A set of pictures, in memory (`ImageSet`) or on disk (`PictureFiles`).
+class Images(ABC):
+    """A set of images, in memory (`ImageSet`) or on disk (`ImageFiles`).
 
     `source` names the published part that `indices` counts in, so that a subset can be saved and found again.
     """
@@ -49,7 +49,7 @@ class Pictures(ABC):
 
     @property
     def task(self) -> Task:
-        """A label for each picture, or for each pixel."""
+        """A label for each image, or for each pixel."""
         return "segmentation" if self.labels is None else "classification"
 
     @property
@@ -67,16 +67,16 @@ class Pictures(ABC):
 
     @abstractmethod
     def fetch(self, rows: Tensor, crops: Tensor | None = None) -> Batch:
-        """The pictures at `rows`; with `crops`, (B, 4) as `crop_boxes` takes them, a part of each made the whole."""
+        """The images at `rows`; with `crops`, (B, 4) as `crop_boxes` takes them, a part of each made the whole."""
 
     @abstractmethod
-    def subset(self, rows: Tensor) -> Pictures:
-        """The pictures at `rows`, remembering where they stood in the source."""
+    def subset(self, rows: Tensor) -> Images:
+        """The images at `rows`, remembering where they stood in the source."""
 
 
 @dataclass(frozen=True, eq=False)
-class ImageSet(Pictures):
-    """Pictures in memory with their labels (classification) or masks (segmentation)."""
+class ImageSet(Images):
+    """Images in memory with their labels (classification) or masks (segmentation)."""
 
     images: Tensor  # (N, C, H, W) uint8
     targets: Tensor  # (N,) int64 class ids, or (N, H, W) uint8 class ids with 255 = ignored
@@ -100,7 +100,7 @@ class ImageSet(Pictures):
         return channels, height, width
 
     def fetch(self, rows: Tensor, crops: Tensor | None = None) -> Batch:
-        """The pictures at `rows`; with `crops` a part of each, enlarged to the whole."""
+        """The images at `rows`; with `crops` a part of each, enlarged to the whole."""
         rows = rows.to(self.images.device)
         images, targets = self.images.index_select(0, rows), self.targets.index_select(0, rows)
         if crops is None:
@@ -110,7 +110,7 @@ class ImageSet(Pictures):
         return Batch(images, targets if targets.ndim == 1 else resample(targets[:, None], boxes, "nearest")[:, 0])
 
     def subset(self, rows: Tensor) -> ImageSet:
-        """The pictures at `rows`, remembering where they stood in the source."""
+        """The images at `rows`, remembering where they stood in the source."""
         rows = torch.as_tensor(rows, dtype=torch.int64)
         return replace(
             self,
@@ -124,11 +124,11 @@ class ImageSet(Pictures):
         return replace(self, images=self.images.to(device), targets=self.targets.to(device))
 
     def resized(self, size: int) -> ImageSet:
-        """The set at `size`×`size`: pictures by antialiased bilinear interpolation, masks by the nearest pixel."""
+        """The set at `size`×`size`: images by antialiased bilinear interpolation, masks by the nearest pixel."""
         targets = self.targets
         if targets.ndim == 3:
             targets = F.interpolate(targets[:, None], size=(size, size), mode="nearest-exact")[:, 0]
-        return replace(self, images=resize_pictures(self.images, size), targets=targets)
+        return replace(self, images=resize_images(self.images, size), targets=targets)
 
 
 @dataclass(frozen=True)
@@ -139,11 +139,11 @@ class Splits:
     """
 
     name: str
-    train: Pictures
-    val: Pictures
-    test: Pictures
+    train: Images
+    val: Images
+    test: Images
 
-    def parts(self) -> dict[str, Pictures]:
+    def parts(self) -> dict[str, Images]:
         """The parts by name, each once."""
         parts = {"train": self.train, "val": self.val, "test": self.test}
         return parts if self.test is not self.val else {"train": self.train, "val": self.val}
@@ -154,7 +154,7 @@ class Splits:
         return tuple(dict.fromkeys(note for part in self.parts().values() for note in part.notes))
 
     def indices(self) -> dict[str, dict[str, Any]]:
-        """Which pictures of which published part each part holds, ready for JSON."""
+        """Which images of which published part each part holds, ready for JSON."""
         return {name: {"source": part.source, "indices": part.indices.tolist()} for name, part in self.parts().items()}
 
     def save_indices(self, path: str | Path) -> None:
@@ -174,7 +174,7 @@ def concatenate(sets: Sequence[ImageSet], source: str) -> ImageSet:
     )
 
 
-def resize_pictures(images: Tensor, size: int, *, chunk: int = 1024) -> Tensor:
+def resize_images(images: Tensor, size: int, *, chunk: int = 1024) -> Tensor:
     """(N, C, h, w) uint8 -> (N, C, size, size) uint8, antialiased, a chunk at a time to bound the memory."""
     if images.shape[-2:] == (size, size):
         return images.contiguous()
@@ -200,7 +200,7 @@ def crop_boxes(crops: Tensor, width: int, height: int) -> Tensor:
 
 
 def resample(images: Tensor, boxes: Tensor, mode: str) -> Tensor:
-    """Enlarge the box (left, top, right, bottom in [0, 1]) of each picture (B, C, H, W) uint8 to the whole picture."""
+    """Enlarge the box (left, top, right, bottom in [0, 1]) of each image (B, C, H, W) uint8 to the whole image."""
     left, top, right, bottom = boxes.unbind(1)
     zero = torch.zeros_like(left)
     rows = [right - left, zero, left + right - 1, zero, bottom - top, top + bottom - 1]
@@ -214,16 +214,16 @@ def _check_tensors(data: ImageSet) -> None:
     images, targets, classes = data.images, data.targets, len(data.classes)
     if images.dtype != torch.uint8 or images.ndim != 4:
         raise ValueError(
-            f"{data.source}: pictures should be uint8 of shape (N, C, H, W), got {images.dtype} {tuple(images.shape)}"
+            f"{data.source}: images should be uint8 of shape (N, C, H, W), got {images.dtype} {tuple(images.shape)}"
         )
     if targets.shape not in ((len(images),), (len(images), *images.shape[-2:])):
         raise ValueError(
-            f"{data.source}: {len(images)} pictures of shape {tuple(images.shape[1:])} need as many labels, or masks "
+            f"{data.source}: {len(images)} images of shape {tuple(images.shape[1:])} need as many labels, or masks "
             f"of the same height and width; got targets of shape {tuple(targets.shape)}"
         )
     if len(data.mean) != images.shape[1] or len(data.std) != images.shape[1]:
         raise ValueError(
-            f"{data.source}: the pictures have {images.shape[1]} channels, so mean and std should have as many "
+            f"{data.source}: the images have {images.shape[1]} channels, so mean and std should have as many "
             f"numbers; got {len(data.mean)} and {len(data.std)}"
         )
     outside = (targets < 0) | (targets >= classes)

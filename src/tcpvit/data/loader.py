@@ -1,6 +1,6 @@
 """Batches for training and evaluation: every batch is a function of the seed, the epoch and its number.
 
-Nothing is remembered between batches, so a run that was killed goes on with the same pictures in the same order under
+Nothing is remembered between batches, so a run that was killed goes on with the same images in the same order under
 the same augmentation. Processes take slices of one common batch, so the number of processes changes nothing either.
 """
 
@@ -17,15 +17,15 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from tcpvit.data.augment import Augment, Draws, normalise
-from tcpvit.data.image_set import Batch, Pictures
-from tcpvit.data.pictures import SKIP, PictureFiles, list_bad
+from tcpvit.data.image_set import Batch, Images
+from tcpvit.data.images import SKIP, ImageFiles, list_bad
 
 
 class _Plan(NamedTuple):
-    """What a batch will be: decided before any picture is read."""
+    """What a batch will be: decided before any image is read."""
 
     number: int
-    rows: Tensor  # which pictures, for this rank
+    rows: Tensor  # which images, for this rank
     draws: Draws  # their random numbers
     crops: Tensor | None
 
@@ -40,7 +40,7 @@ class Batches:
 
     def __init__(
         self,
-        data: Pictures,
+        data: Images,
         batch_size: int,
         *,
         augment: Augment | None = None,
@@ -75,18 +75,18 @@ class Batches:
         self.epoch, self.start = epoch, start
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        done, pictures = self.start, 0
+        done, count = self.start, 0
         for plan, batch in self._read():
-            yield self._finish(plan, batch) if len(batch.images) else self._no_pictures()
-            done, pictures = plan.number + 1, pictures + len(batch.images)
-        if done > self.start == 0 and not pictures and self.world_size == 1:  # other ranks may have some
+            yield self._finish(plan, batch) if len(batch.images) else self._no_images()
+            done, count = plan.number + 1, count + len(batch.images)
+        if done > self.start == 0 and not count and self.world_size == 1:  # other ranks may have some
             named = list_bad(list(self.skipped), len(self.data))
-            raise ValueError(f"{named}; no picture of {self.data.source} is left: mend them")
+            raise ValueError(f"{named}; no image of {self.data.source} is left: mend them")
         if done < len(self):  # every rank gets as many batches as the others, or they would wait for it
-            yield self._no_pictures()
+            yield self._no_images()
 
     def order(self) -> Tensor:
-        """The pictures of the epoch in order, for all ranks."""
+        """The images of the epoch in order, for all ranks."""
         if not self.shuffle:
             return torch.arange(len(self.data))
         return torch.from_numpy(np.random.default_rng((self.seed, self.epoch)).permutation(len(self.data)))
@@ -101,15 +101,15 @@ class Batches:
             if len(rows[mine]):  # a last batch smaller than the number of ranks leaves some without
                 yield _Plan(number, rows[mine], draws, self.augment.crops(draws))
 
-    def _share(self, pictures: int) -> slice:
+    def _share(self, count: int) -> slice:
         """This rank's part of a batch."""
         together = self.augment.group
-        groups = -(-pictures // together)
+        groups = -(-count // together)
         first, end = (groups * rank // self.world_size for rank in (self.rank, self.rank + 1))
         return slice(together * first, together * end)
 
     def _read(self) -> Iterator[tuple[_Plan, Batch]]:
-        if not isinstance(self.data, PictureFiles):
+        if not isinstance(self.data, ImageFiles):
             for plan in self._plans():
                 yield plan, self.data.fetch(plan.rows, plan.crops)
             return
@@ -129,7 +129,7 @@ class Batches:
             yield plan, batch
 
     def _without_bad(self, plan: _Plan, batch: Batch) -> _Plan:
-        assert isinstance(self.data, PictureFiles)
+        assert isinstance(self.data, ImageFiles)
         assert batch.kept is not None
         if self.data.on_bad == "stop":
             raise ValueError(f"{list_bad(batch.bad, len(plan.rows))}; mend or remove them, or {SKIP}")
@@ -146,7 +146,7 @@ class Batches:
         pixels = normalise(self.augment.recolour(images, plan.draws), self.data.mean, self.data.std)
         return self.augment.spoil(pixels, targets.long(), plan.draws, len(self.data.classes))
 
-    def _no_pictures(self) -> tuple[Tensor, Tensor]:
+    def _no_images(self) -> tuple[Tensor, Tensor]:
         """A batch of none."""
         images = torch.empty(0, *self.data.image_shape, device=self.device)
         size = self.data.image_shape[1:] if self.data.task == "segmentation" else ()
@@ -154,9 +154,9 @@ class Batches:
 
 
 class _Reader(Dataset):
-    """In a worker process: a plan in, its pictures out."""
+    """In a worker process: a plan in, its images out."""
 
-    def __init__(self, data: PictureFiles):
+    def __init__(self, data: ImageFiles):
         self.data = data
 
     def __getitem__(self, plan: _Plan) -> tuple[_Plan, Batch]:
@@ -181,10 +181,10 @@ def _as_is(item: Any) -> Any:
 
 
 def _check(
-    data: Pictures, augment: Augment, batch_size: int, drop_last: bool, seed: int, rank: int, world_size: int
+    data: Images, augment: Augment, batch_size: int, drop_last: bool, seed: int, rank: int, world_size: int
 ) -> None:
     if not len(data):
-        raise ValueError(f"{data.source} holds no pictures")
+        raise ValueError(f"{data.source} holds no images")
     if batch_size < 1 or not 0 <= rank < world_size or seed < 0:
         raise ValueError(
             f"a loader needs batch_size ≥ 1, 0 ≤ rank < world_size and seed ≥ 0, got batch_size={batch_size}, "
@@ -196,5 +196,5 @@ def _check(
         )
     if drop_last and len(data) < batch_size:
         raise ValueError(
-            f"{data.source} has {len(data)} pictures, fewer than one batch of {batch_size}; make the batch smaller"
+            f"{data.source} has {len(data)} images, fewer than one batch of {batch_size}; make the batch smaller"
         )

@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 def mix(images: Tensor, targets: Tensor, draws: dict[str, Tensor], cutmix_share: float) -> tuple[Tensor, Tensor]:
-    """Mixed pictures (B, C, H, W) and soft labels (B, K); a last picture without a partner stays as it is."""
+    """Mixed images (B, C, H, W) and soft labels (B, K); a last image without a partner stays as it is."""
     number, _, height, width = images.shape
     device = images.device
     here = torch.arange(number, device=device)
@@ -20,7 +20,7 @@ def mix(images: Tensor, targets: Tensor, draws: dict[str, Tensor], cutmix_share:
 
     x, y, coin = draws["mix"].to(device)[first].unbind(1)
     cut = coin < cutmix_share
-    side = (1 - draws["cutmix"].to(device)[first]).sqrt()  # of a box that covers this share of the picture
+    side = (1 - draws["cutmix"].to(device)[first]).sqrt()  # of a box that covers this share of the image
     box = box_mask(x, y, side, side, height, width)  # (B, 1, H, W)
     keep = torch.where(cut, 1 - box.float().mean((1, 2, 3)), draws["mixup"].to(device)[first])  # (B,) share of its own
     weight = torch.where(cut[:, None, None, None], (~box).float(), keep[:, None, None, None])

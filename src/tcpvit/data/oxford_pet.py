@@ -1,4 +1,4 @@
-"""Oxford-IIIT Pet (Parkhi et al., 2012): 7,349 pictures with trimaps, as pet against background (paper, Section 5.2).
+"""Oxford-IIIT Pet (Parkhi et al., 2012): 7,349 images with trimaps, as pet against background (paper, Section 5.2).
 
 Trimap 1 is the pet, 2 the background, 3 the border, which is ignored. The paper's table has pet and background
 swapped: see "Notes on the paper".
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tcpvit.data.files import FileCheck, Resource, locate
 from tcpvit.data.image_set import ImageSet, Splits
-from tcpvit.data.pictures import OnBad, PictureFiles, in_memory
+from tcpvit.data.images import ImageFiles, OnBad, in_memory
 from tcpvit.data.source import Source
 from tcpvit.data.subsets import draw, fraction_sizes
 
@@ -38,13 +38,13 @@ def find(root: Path) -> Path | None:
 
 
 def is_needed(member: str) -> bool:
-    """Pictures, trimaps and lists; not the boxes, nor what a Mac left in the archive."""
+    """Images, trimaps and lists; not the boxes, nor what a Mac left in the archive."""
     name = member.rsplit("/", 1)[-1]
     return not name.startswith("._") and name.endswith((".jpg", ".png", ".txt"))
 
 
 def check(folder: Path) -> list[FileCheck]:
-    """The lists have their published lengths, and every picture and trimap decodes and fits its partner."""
+    """The lists have their published lengths, and every image and trimap decodes and fits its partner."""
     checks = []
     for part, length in PUBLISHED.items():
         found = len(_names(folder, part))
@@ -66,9 +66,9 @@ def load(
     drop_empty: bool = False,
     on_bad: OnBad = "stop",
 ) -> Splits:
-    """`paper`: 80 % / 20 % of all pictures by seed. `official`: trainval.txt / test.txt.
+    """`paper`: 80 % / 20 % of all images by seed. `official`: trainval.txt / test.txt.
 
-    `drop_empty` leaves out the pictures whose trimap shows no pet, after the split.
+    `drop_empty` leaves out the images whose trimap shows no pet, after the split.
     """
     files = _files(folder, image_size, on_bad)
     parts = in_memory([files.subset(rows) for rows in _rows(folder, split, seed)])
@@ -76,9 +76,9 @@ def load(
     return Splits("oxford-pet", train, test, test)
 
 
-def _files(folder: Path, image_size: int, on_bad: OnBad) -> PictureFiles:
+def _files(folder: Path, image_size: int, on_bad: OnBad) -> ImageFiles:
     names = _names(folder, "list")
-    return PictureFiles(
+    return ImageFiles(
         files=tuple(f"{folder}/images/{name}.jpg" for name in names),
         targets=tuple(f"{folder}/annotations/trimaps/{name}.png" for name in names),
         classes=CLASSES,

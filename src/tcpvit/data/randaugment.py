@@ -1,7 +1,7 @@
-"""RandAugment (Cubuk et al., 2020) on a batch: each picture its own operations, applied group by group.
+"""RandAugment (Cubuk et al., 2020) on a batch: each image its own operations, applied group by group.
 
-The operations and their strengths are torchvision's; pictures that drew the same operation and sign are processed in
-one call, so a batch costs as many calls as there are operations, not as many as there are pictures.
+The operations and their strengths are torchvision's; images that drew the same operation and sign are processed in
+one call, so a batch costs as many calls as there are operations, not as many as there are images.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ STRONGEST = 30  # magnitudes run from 0 to this
 
 
 def randaugment(images: Tensor, numbers: Tensor, magnitude: int) -> Tensor:
-    """Apply operations to pictures (B, 3, H, W) uint8; `numbers` is (B, operations, 2): which one, which sign."""
+    """Apply operations to images (B, 3, H, W) uint8; `numbers` is (B, operations, 2): which one, which sign."""
     if images.shape[1] != 3:
-        raise ValueError(f"RandAugment is for pictures of 3 channels, got {images.shape[1]}; use shift, flip and erase")
+        raise ValueError(f"RandAugment is for images of 3 channels, got {images.shape[1]}; use shift, flip and erase")
     table = _operations(magnitude, (images.shape[2], images.shape[3]))
     images = images.clone()
     for which, sign in numbers.permute(1, 2, 0):
@@ -31,7 +31,7 @@ def randaugment(images: Tensor, numbers: Tensor, magnitude: int) -> Tensor:
 
 
 def _operations(magnitude: int, size: tuple[int, int]) -> list[Callable[[Tensor, float], Tensor]]:
-    """The fourteen operations at a magnitude in 0..30, for pictures of `size`; the second argument is the sign."""
+    """The fourteen operations at a magnitude in 0..30, for images of `size`; the second argument is the sign."""
     functional = _torchvision_functional()
 
     def affine(x: Tensor, **change: Any) -> Tensor:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,9 +11,10 @@ from typing import Any, get_type_hints
 
 from tcpvit.data import cifar10, digits_on_photos, files, folder, oxford_pet, stl10, svhn
 from tcpvit.data.files import data_root
-from tcpvit.data.image_set import ImageSet, Pictures, Splits
+from tcpvit.data.image_set import Images, ImageSet, Splits
 from tcpvit.data.source import Source, Split
 from tcpvit.data.subsets import draw, fraction_sizes
+from tcpvit.errors import did_you_mean
 from tcpvit.typed import typed
 
 BUILT_IN = "digits-on-photos"
@@ -50,7 +50,7 @@ def load_dataset(
     `root` holds the sets (else TCPVIT_DATA, else the cache). `split` is "official" or "paper": 10,000/2,000 of cifar10,
     svhn and stl10 (drawn from all of its 13,000), 80 %/20 % of oxford-pet. `seed` and `stratified` govern every draw.
     `val_fraction` holds that much of train out as val, and leaves test for the end; `train_size` and `val_size` keep
-    fewer pictures; `image_size` resizes. `options` are those of the set, see docs/data.md.
+    fewer images; `image_size` resizes. `options` are those of the set, see docs/data.md.
 
     >>> digits = load_dataset("digits-on-photos", sizes=(20, 10, 10))
     >>> digits.train.images.shape, digits.train.task
@@ -60,7 +60,7 @@ def load_dataset(
     accepted = inspect.signature(read).parameters
     for option in options:
         if option not in accepted or option in ("folder", "split"):
-            raise ValueError(f"{name} has no option {option!r}{_nearest(option, _own_options(read))}")
+            raise ValueError(f"{name} has no option {option!r}{did_you_mean(option, _own_options(read))}")
     common = {"seed": seed, "stratified": stratified, "val_fraction": val_fraction, "image_size": image_size}
     splits = read(**{k: v for k, v in common.items() if k in accepted and v is not None}, **options)
     if image_size and "image_size" not in accepted:
@@ -80,7 +80,7 @@ def typed_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
 def get_source(name: str) -> Source:
     """The published set of this name."""
     if name not in SOURCES:
-        raise ValueError(f"there is no set {name!r}{_nearest(name, list_datasets())}")
+        raise ValueError(f"there is no set {name!r}{did_you_mean(name, list_datasets())}")
     return SOURCES[name]
 
 
@@ -140,15 +140,8 @@ def _own_options(read: Callable[..., Splits]) -> list[str]:
     return [name for name in inspect.signature(read).parameters if name not in general]
 
 
-def _nearest(name: str, known: Iterable[str]) -> str:
-    known = list(known)
-    close = difflib.get_close_matches(name, known, n=1)
-    hint = f"; did you mean {close[0]!r}?" if close else "."
-    return f"{hint} Known: {', '.join(known) or 'none'}"
-
-
 def _resized(splits: Splits, size: int) -> Splits:
-    def resize(part: Pictures) -> Pictures:
+    def resize(part: Images) -> Images:
         assert isinstance(part, ImageSet)  # files on disk are decoded at the size asked for
         return part.resized(size)
 
@@ -166,7 +159,7 @@ def _hold_out(splits: Splits, fraction: float, seed: int, stratified: bool) -> S
 
 
 def _shrink(splits: Splits, train_size: int | None, val_size: int | None, seed: int, stratified: bool) -> Splits:
-    def some(part: Pictures, size: int | None) -> Pictures:
+    def some(part: Images, size: int | None) -> Images:
         if size is None:
             return part
         return part.subset(draw(len(part), [size], seed=seed, labels=part.labels if stratified else None)[0])

@@ -1,4 +1,4 @@
-"""STL-10 (Coates et al., 2011): 5,000 + 8,000 labelled pictures of 96×96×3 in 10 classes, resized to 32×32."""
+"""STL-10 (Coates et al., 2011): 5,000 + 8,000 labelled images of 96×96×3 in 10 classes, resized to 32×32."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from tcpvit.data.files import FileCheck, Resource, check_files, locate
-from tcpvit.data.image_set import ImageSet, Splits, concatenate, resize_pictures
+from tcpvit.data.image_set import ImageSet, Splits, concatenate, resize_images
 from tcpvit.data.source import Source
 from tcpvit.data.subsets import PAPER_TEST, PAPER_TRAIN, draw
 
@@ -41,7 +41,7 @@ def check(folder: Path) -> list[FileCheck]:
 
 
 def is_needed(member: str) -> bool:
-    """Not the 2.7 GB of unlabelled pictures."""
+    """Not the 2.7 GB of unlabelled images."""
     return not member.endswith("unlabeled_X.bin")
 
 
@@ -57,7 +57,7 @@ def load(folder: Path, *, split: str, seed: int, stratified: bool, image_size: i
 
 
 def _read(folder: Path, part: str, image_size: int) -> ImageSet:
-    """Pictures stored column after column, channel after channel; labels 1 to 10."""
+    """Images stored column after column, channel after channel; labels 1 to 10."""
     raw = np.fromfile(folder / f"{part}_X.bin", dtype=np.uint8)
     labels = np.fromfile(folder / f"{part}_y.bin", dtype=np.uint8).astype(np.int64) - 1
     if raw.size != len(labels) * 3 * SIZE * SIZE:
@@ -66,13 +66,13 @@ def _read(folder: Path, part: str, image_size: int) -> ImageSet:
             f"{len(labels):,} labels; download it again"
         )
     images = torch.from_numpy(raw).view(-1, 3, SIZE, SIZE).mT  # columns first in the file
-    images = resize_pictures(images, image_size)
+    images = resize_images(images, image_size)
     return ImageSet(images, torch.from_numpy(labels), classes=CLASSES, source=f"stl10/{part}")
 
 
 SOURCE = Source(
     name="stl10",
-    about="13,000 labelled pictures of 96×96 in 10 classes",
+    about="13,000 labelled images of 96×96 in 10 classes",
     home="",
     resources=RESOURCES,
     default_split="paper",

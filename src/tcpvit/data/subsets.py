@@ -1,6 +1,6 @@
-"""Which pictures a part holds: disjoint random draws by seed, stratified by class or not.
+"""Which images a part holds: disjoint random draws by seed, stratified by class or not.
 
-The paper trains both models on the same 10,000 and tests on the same 2,000 pictures of each set (Section 5.1).
+The paper trains both models on the same 10,000 and tests on the same 2,000 images of each set (Section 5.1).
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ PAPER_TRAIN, PAPER_TEST = 10_000, 2_000
 
 
 def draw(total: int, sizes: Sequence[int], *, seed: int, labels: Tensor | None = None) -> list[Tensor]:
-    """Disjoint random draws of `sizes` out of `total` pictures, each in ascending order.
+    """Disjoint random draws of `sizes` out of `total` images, each in ascending order.
 
-    With `labels` every draw keeps the proportions of the classes, to within one picture per class.
+    With `labels` every draw keeps the proportions of the classes, to within one image per class.
 
     >>> [part.tolist() for part in draw(6, [3, 2], seed=0)]
     [[1, 2, 5], [0, 3]]
@@ -28,7 +28,7 @@ def draw(total: int, sizes: Sequence[int], *, seed: int, labels: Tensor | None =
     """
     if any(size < 0 for size in sizes) or sum(sizes) > total:
         asked = " + ".join(f"{size:,}" for size in sizes)
-        raise ValueError(f"cannot draw {asked} different pictures out of {total:,}; ask for fewer")
+        raise ValueError(f"cannot draw {asked} different images out of {total:,}; ask for fewer")
     random = np.random.RandomState(seed)  # its stream is frozen, so the same seed is the same subset everywhere
     left = random.permutation(total)
     parts = []
@@ -40,28 +40,28 @@ def draw(total: int, sizes: Sequence[int], *, seed: int, labels: Tensor | None =
 
 
 def paper_subset(train: ImageSet, test: ImageSet, *, seed: int, stratified: bool) -> tuple[ImageSet, ImageSet]:
-    """10,000 of the training and 2,000 of the test pictures."""
+    """10,000 of the training and 2,000 of the test images."""
     (some,) = draw(len(train), [PAPER_TRAIN], seed=seed, labels=train.labels if stratified else None)
     (held_out,) = draw(len(test), [PAPER_TEST], seed=seed, labels=test.labels if stratified else None)
     return train.subset(some), test.subset(held_out)
 
 
 def fraction_sizes(total: int, held_out: float) -> tuple[int, int]:
-    """How many to keep and how many to hold out; both parts get at least one picture.
+    """How many to keep and how many to hold out; both parts get at least one image.
 
     >>> fraction_sizes(7349, 0.2)
     (5879, 1470)
     """
     if not 0 < held_out < 1 or total < 2:
         raise ValueError(
-            f"a part is held out of at least 2 pictures by a fraction between 0 and 1, got {held_out} of {total}"
+            f"a part is held out of at least 2 images by a fraction between 0 and 1, got {held_out} of {total}"
         )
     kept = min(max(int(total * (1 - held_out) + 1e-9), 1), total - 1)
     return kept, total - kept
 
 
 def _first_of_each_class(order: np.ndarray, labels: Tensor, size: int) -> np.ndarray:
-    """Mark the first pictures of `order` in each class, `size` in all, as many per class as its share."""
+    """Mark the first images of `order` in each class, `size` in all, as many per class as its share."""
     classes = labels.numpy()[order]
     counts = np.bincount(classes)
     share = counts * size / max(len(order), 1)

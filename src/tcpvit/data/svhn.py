@@ -1,4 +1,4 @@
-"""SVHN, cropped digits (Netzer et al., 2011): 73,257 + 26,032 pictures of 32×32×3, and 531,131 easier extra ones."""
+"""SVHN, cropped digits (Netzer et al., 2011): 73,257 + 26,032 images of 32×32×3, and 531,131 easier extra ones."""
 
 from __future__ import annotations
 

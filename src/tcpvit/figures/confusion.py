@@ -34,7 +34,7 @@ def draw_confusions(
         figure = Figure(figsize=(width * len(matrices) + 0.5, width + 0.35), layout="constrained")
         axes = figure.subplots(1, len(matrices), squeeze=False, sharey=True)[0]
         for panel, (model, matrix) in zip(axes, matrices.items(), strict=True):
-            picture = _draw(panel, _in_percent(matrix))
+            image = _draw(panel, _in_percent(matrix))
             panel.set_title(model)
             panel.set_xlabel("prediction")
             _name_axes(panel, classes)
@@ -42,7 +42,7 @@ def draw_confusions(
         if in_column:
             axes[0].set_yticks(range(len(classes)), classes, rotation=90, va="center")
             return figure
-        bar = figure.colorbar(picture, ax=axes, shrink=0.75, pad=0.02, aspect=28)
+        bar = figure.colorbar(image, ax=axes, shrink=0.75, pad=0.02, aspect=28)
         bar.set_label("% of the truth")
         bar.outline.set_visible(False)
         return figure
@@ -54,7 +54,7 @@ def _in_percent(matrix: Sequence[Sequence[int]]) -> list[list[float]]:
 
 
 def _draw(panel: Any, percent: list[list[float]]) -> Any:
-    picture = panel.imshow(percent, cmap="Blues", vmin=0, vmax=100)
+    image = panel.imshow(percent, cmap="Blues", vmin=0, vmax=100)
     panel.spines[:].set_visible(False)
     panel.tick_params(length=0)
     size, digits = 6.5 if len(percent) > 5 else 9, 1 if len(percent) <= 3 else 0
@@ -64,7 +64,7 @@ def _draw(panel: Any, percent: list[list[float]]) -> Any:
                 if value >= 0.5 or row == column:
                     ink = "white" if value > 60 else INK
                     panel.text(column, row, f"{value:.{digits}f}", ha="center", va="center", color=ink, fontsize=size)
-    return picture
+    return image
 
 
 def _name_axes(panel: Any, classes: Sequence[str]) -> None:

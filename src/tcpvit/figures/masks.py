@@ -1,4 +1,4 @@
-"""Segmentations beside their pictures: what was found, and where it is wrong (paper, figs. seg_visual, seg_errors).
+"""Segmentations beside their images: what was found, and where it is wrong (paper, figs. seg_visual, seg_errors).
 
 Colours differ in lightness too, and a line runs around what is found, so that they can be told apart without colour.
 """
@@ -21,34 +21,34 @@ ERRORS = {"correct": "#b5e3bf", "wrong": "#b2182b", "ignored": UNKNOWN}  # light
 GAP, CAPTION, TITLE, LEGEND = 0.03, 0.12, 0.2, 0.22  # inches; a caption stands below its panel
 
 Masks = Sequence[np.ndarray]  # (H, W) class ids, 255 where the truth ignores
-Captions = Mapping[str, Sequence[str]]  # of each model, one for each picture
+Captions = Mapping[str, Sequence[str]]  # of each model, one for each image
 
 
 def draw_segmentations(
-    pictures: Sequence[np.ndarray], truths: Masks, predictions: Mapping[str, Masks], captions: Captions
+    images: Sequence[np.ndarray], truths: Masks, predictions: Mapping[str, Masks], captions: Captions
 ) -> Figure:
-    """A row for each picture (H, W, 3): itself, the truth, and what each model found; class 1 is shown in green."""
+    """A row for each image (H, W, 3): itself, the truth, and what each model found; class 1 is shown in green."""
     with house_style() as Figure:
         titles = ["input", "truth", *predictions]
-        figure, panels = _grid(Figure, titles, len(pictures), LEGEND)
-        for i, (picture, truth, row) in enumerate(zip(pictures, truths, panels, strict=True)):
-            row[0].imshow(picture)
-            _draw_overlay(row[1], picture, truth)
+        figure, panels = _grid(Figure, titles, len(images), LEGEND)
+        for i, (image, truth, row) in enumerate(zip(images, truths, panels, strict=True)):
+            row[0].imshow(image)
+            _draw_overlay(row[1], image, truth)
             for panel, (model, masks) in zip(row[2:], predictions.items(), strict=True):
-                _draw_overlay(panel, picture, masks[i])
+                _draw_overlay(panel, image, masks[i])
                 _write_caption(panel, captions[model][i])
         _draw_legend(figure, {"pet": FOUND, "ignored": UNKNOWN})
         return figure
 
 
 def draw_errors(
-    pictures: Sequence[np.ndarray], truths: Masks, predictions: Mapping[str, Masks], captions: Captions
+    images: Sequence[np.ndarray], truths: Masks, predictions: Mapping[str, Masks], captions: Captions
 ) -> Figure:
-    """A row for each picture (H, W, 3): itself, and a map of each model's errors."""
+    """A row for each image (H, W, 3): itself, and a map of each model's errors."""
     with house_style() as Figure:
-        figure, panels = _grid(Figure, ["input", *predictions], len(pictures), LEGEND)
-        for i, (picture, truth, row) in enumerate(zip(pictures, truths, panels, strict=True)):
-            row[0].imshow(picture)
+        figure, panels = _grid(Figure, ["input", *predictions], len(images), LEGEND)
+        for i, (image, truth, row) in enumerate(zip(images, truths, panels, strict=True)):
+            row[0].imshow(image)
             for panel, (model, masks) in zip(row[1:], predictions.items(), strict=True):
                 panel.imshow(error_map(truth, masks[i]), interpolation="nearest")
                 _write_caption(panel, captions[model][i])
@@ -66,13 +66,13 @@ def error_map(truth: np.ndarray, predicted: np.ndarray) -> np.ndarray:
     return np.array([_rgb(color) for color in ERRORS.values()], dtype=np.uint8)[kinds]
 
 
-def overlay(picture: np.ndarray, mask: np.ndarray, strength: float = 0.5) -> np.ndarray:
-    """(H, W, 3) uint8: the picture, tinted green where the mask is 1, and grey where it is ignored.
+def overlay(image: np.ndarray, mask: np.ndarray, strength: float = 0.5) -> np.ndarray:
+    """(H, W, 3) uint8: the image, tinted green where the mask is 1, and grey where it is ignored.
 
     >>> overlay(np.zeros((1, 3, 3), dtype=np.uint8), np.array([[0, 1, 255]])).tolist()
     [[[0, 0, 0], [0, 79, 58], [77, 77, 77]]]
     """
-    tinted = picture.astype(float)
+    tinted = image.astype(float)
     for value, color in ((1, FOUND), (IGNORED, UNKNOWN)):
         here = mask == value
         tinted[here] = (1 - strength) * tinted[here] + strength * np.array(_rgb(color))
@@ -82,7 +82,7 @@ def overlay(picture: np.ndarray, mask: np.ndarray, strength: float = 0.5) -> np.
 def _grid(Figure: Any, titles: Sequence[str], rows: int, below: float) -> tuple[Figure, list[list[Any]]]:
     """A figure of one column's width with square panels, a title above each column and room below."""
     if rows == 0:
-        raise ValueError("a figure of segmentations needs at least one picture, got none")
+        raise ValueError("a figure of segmentations needs at least one image, got none")
     width, columns = COLUMN_WIDTH, len(titles)
     side = (width - GAP * (columns - 1)) / columns
     height = TITLE + rows * (side + CAPTION + GAP) + below
@@ -100,8 +100,8 @@ def _grid(Figure: Any, titles: Sequence[str], rows: int, below: float) -> tuple[
     return figure, panels
 
 
-def _draw_overlay(panel: Any, picture: np.ndarray, mask: np.ndarray) -> None:
-    panel.imshow(overlay(picture, mask))
+def _draw_overlay(panel: Any, image: np.ndarray, mask: np.ndarray) -> None:
+    panel.imshow(overlay(image, mask))
     found = mask == 1
     if found.any() and not found.all():
         panel.contour(found, levels=[0.5], colors="white", linewidths=0.7)

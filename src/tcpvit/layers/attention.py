@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tcpvit.algebra.checks import nearest
+from tcpvit.errors import did_you_mean
 from tcpvit.layers.coupling import Coupling, shuffle_slices, t_linear
 from tcpvit.layers.kernels import attention as kernel
 from tcpvit.layers.linear import TransformOf
@@ -84,7 +84,7 @@ class TAttention(nn.Module):
     ):
         super().__init__()
         if attention not in ATTENTIONS:
-            raise ValueError(f"no attention is called {attention!r}{nearest(attention, ATTENTIONS)}")
+            raise ValueError(f"no attention is called {attention!r}{did_you_mean(attention, ATTENTIONS)}")
         coupling = coupling or Coupling()
         self.num_heads, self.head_dim, self.tube = num_heads, check_heads(d, num_heads, "slice width"), tube
         self.joint = attention == "joint"

@@ -25,8 +25,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tcpvit.algebra.checks import nearest
 from tcpvit.algebra.transforms import random_orthogonal
+from tcpvit.errors import did_you_mean
 from tcpvit.layers.linear import TLinear, TransformOf, init_weight_, slice_linear
 from tcpvit.layers.transform import mix_slices
 
@@ -88,7 +88,7 @@ def _parse_word(word: str) -> tuple[str, str | bool | int | float]:
         return "low_rank", int(value)
     if kind == "partial" and _is_fraction(value):
         return "partial", float(value)
-    raise ValueError(f"no coupling is written {word!r}{nearest(word, KINDS)}; RANK ≥ 1, 0 < FRACTION ≤ 1")
+    raise ValueError(f"no coupling is written {word!r}{did_you_mean(word, KINDS)}; RANK ≥ 1, 0 < FRACTION ≤ 1")
 
 
 def _is_fraction(text: str) -> bool:

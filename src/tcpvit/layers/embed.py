@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tcpvit.algebra.checks import nearest
+from tcpvit.errors import did_you_mean
 from tcpvit.layers.linear import TLinear, init_weight_
 from tcpvit.layers.transform import HatTransform, attach_transform
 
@@ -113,7 +113,7 @@ class TPatchEmbed(nn.Module):
 
 def _check_patch_embed(kind: str, in_chans: int, patch: int, d: int, tube: int) -> None:
     if kind not in PATCH_EMBEDS:
-        raise ValueError(f"no patch embedding is called {kind!r}{nearest(kind, PATCH_EMBEDS)}")
+        raise ValueError(f"no patch embedding is called {kind!r}{did_you_mean(kind, PATCH_EMBEDS)}")
     if kind == "sub_patch":
         side = math.isqrt(tube)
         if side * side != tube or patch % side:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tcpvit.algebra.checks import nearest
+from tcpvit.errors import did_you_mean
 from tcpvit.layers.coupling import Coupling, shuffle_slices, t_linear
 from tcpvit.layers.linear import TransformOf
 from tcpvit.layers.transform import HatTransform, attach_transform
@@ -62,7 +62,8 @@ class TMlp(nn.Module):
         super().__init__()
         if activation_domain not in ACTIVATION_DOMAINS:
             raise ValueError(
-                f"no activation domain is called {activation_domain!r}{nearest(activation_domain, ACTIVATION_DOMAINS)}"
+                f"no activation domain is called {activation_domain!r}"
+                f"{did_you_mean(activation_domain, ACTIVATION_DOMAINS)}"
             )
         coupling = coupling or Coupling()
         attach_transform(self, transform, tube)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from tcpvit.algebra.checks import nearest
+from tcpvit.errors import did_you_mean
 from tcpvit.layers.attention import ATTENTIONS, check_heads
 from tcpvit.layers.coupling import Coupling
 from tcpvit.layers.embed import PATCH_EMBEDS
@@ -147,7 +147,7 @@ def check_choice(name: str, value: str, known: Sequence[str]) -> None:
     ValueError: attention='join' is unknown; did you mean 'joint'? Known: slice, joint
     """
     if value not in known:
-        raise ValueError(f"{name}={value!r} is unknown{nearest(value, known)}")
+        raise ValueError(f"{name}={value!r} is unknown{did_you_mean(value, known)}")
 
 
 def check_common(config: Any) -> None:
@@ -181,7 +181,7 @@ def check_keys(options: Mapping[str, Any], config_class: type) -> None:
     known = [f.name for f in fields(config_class)]
     for key in options:
         if key not in known:
-            raise ValueError(f"{key!r} is no option of {config_class.__name__}{nearest(key, known)}")
+            raise ValueError(f"{key!r} is no option of {config_class.__name__}{did_you_mean(key, known)}")
 
 
 def override(config: Any, options: Mapping[str, Any]) -> Any:

@@ -1,6 +1,6 @@
 """The decoder of a segmenter (paper, Section 5.2): feature maps to one logit for each class and pixel.
 
-Four stages of [3×3 convolution, BatchNorm, ReLU], each at twice the size of the one before until the picture's own is
+Four stages of [3×3 convolution, BatchNorm, ReLU], each at twice the size of the one before until the image's own is
 reached, then a 1×1 convolution to the classes. The paper gives the decoder's size alone, 295,906 parameters; that the
 convolutions come before the enlargements (16, 32, 64, 128 pixels) is our inference, and halves the work.
 
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tcpvit.algebra.checks import nearest
+from tcpvit.errors import did_you_mean
 from tcpvit.layers.conv import (
     CoupledTConv2d,
     MapCoupling,
@@ -57,7 +57,7 @@ class DecoderConfig:
             ("activation_domain", self.activation_domain, ACTIVATION_DOMAINS),
         ):
             if value not in known:
-                raise ValueError(f"decoder.{name}={value!r} is unknown{nearest(value, known)}")
+                raise ValueError(f"decoder.{name}={value!r} is unknown{did_you_mean(value, known)}")
         channels = self.channels
         listed = isinstance(channels, list | tuple) and all(isinstance(number, int) for number in channels)
         if not listed or not channels or min(channels) < 1:

@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
-from tcpvit.algebra.checks import nearest
+from tcpvit.errors import did_you_mean
 from tcpvit.layers.linear import TubalLinear
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
@@ -147,8 +147,8 @@ def _fetch(model_id: str, name: str, download: dict[str, Any]) -> Path:
     for key in download:
         if key not in DOWNLOAD:
             raise ValueError(
-                f"a saved model is loaded as it is, and {key!r} is no option of that{nearest(key, DOWNLOAD)}; change "
-                "the model afterwards, its head by reset_classifier"
+                f"a saved model is loaded as it is, and {key!r} is no option of that{did_you_mean(key, DOWNLOAD)}; "
+                "change the model afterwards, its head by reset_classifier"
             )
     if Path(model_id).is_dir():
         path = Path(model_id) / name

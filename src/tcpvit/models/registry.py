@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
-from tcpvit.algebra.checks import nearest
 from tcpvit.algebra.transforms import Transform
+from tcpvit.errors import did_you_mean
 from tcpvit.layers.transform import STORED
 from tcpvit.models.config import ViTConfig, override
 from tcpvit.models.presets import PRESETS
@@ -53,7 +53,7 @@ def model_config(name: str, **options: Any) -> Any:
     2
     """
     if name not in PRESETS:
-        raise ValueError(f"no model is called {name!r}{nearest(name, list_models())}")
+        raise ValueError(f"no model is called {name!r}{did_you_mean(name, list_models())}")
     return override(PRESETS[name], options)
 
 
@@ -111,5 +111,5 @@ def twin_name(name: str) -> str:
     while kind == "tcp" and found not in PRESETS and "_" in found:
         found = found.rpartition("_")[0]
     if found not in PRESETS:
-        raise ValueError(f"{name!r} has no twin {twin!r}{nearest(twin, list_models())}")
+        raise ValueError(f"{name!r} has no twin {twin!r}{did_you_mean(twin, list_models())}")
     return found

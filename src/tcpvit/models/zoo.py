@@ -9,7 +9,7 @@ from __future__ import annotations
 import fnmatch
 from pathlib import Path
 
-from tcpvit.algebra.checks import nearest
+from tcpvit.errors import did_you_mean
 from tcpvit.models.pretrained import CONFIG
 
 ZOO = Path(__file__).parent / "zoo"
@@ -25,7 +25,7 @@ def pretrained_folder(name: str) -> Path:
     """Where the trained weights of a preset lie."""
     if name not in list_pretrained():
         raise ValueError(
-            f"no trained weights of {name!r} come with the package{nearest(name, list_pretrained())}; "
+            f"no trained weights of {name!r} come with the package{did_you_mean(name, list_pretrained())}; "
             f"train it with `tcpvit train`"
         )
     return ZOO / name

@@ -8,8 +8,8 @@ from typing import Any, Literal, get_args, get_type_hints
 
 from torch import Tensor, nn
 
-from tcpvit.algebra.checks import nearest
 from tcpvit.algebra.transforms import Transform
+from tcpvit.errors import did_you_mean
 from tcpvit.layers.transform import HatTransform
 
 Init = Literal["project", "fresh"]
@@ -92,5 +92,5 @@ class TensorizeConfig:
         known = [item.name for item in fields(cls)]
         for name in content:
             if name not in known:
-                raise ValueError(f"TensorizeConfig has no field {name!r}{nearest(name, known)}")
+                raise ValueError(f"TensorizeConfig has no field {name!r}{did_you_mean(name, known)}")
         return cls(**content)

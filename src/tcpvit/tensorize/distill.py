@@ -1,6 +1,6 @@
 """Distillation: a converted model learns from the one it was made of, and wins back what the projection lost.
 
-The student is trained by the training engine as any model is. While it looks at pictures the teacher looks at the same
+The student is trained by the training engine as any model is. While it looks at images the teacher looks at the same
 ones, and the loss has two more parts: the Kullback-Leibler divergence of its softened predictions from the teacher's,
 and the distance of its hidden states from the teacher's, relative to their size.
 """
@@ -23,11 +23,11 @@ from torch import Tensor, nn
 from tcpvit.data import Splits
 from tcpvit.layers.linear import TubalLinear
 from tcpvit.models.pretrained import ENCODER_NOTE
+from tcpvit.progress import Progress, RunSummary
 from tcpvit.tensorize.encoder import HatEncoder
 from tcpvit.training import Classification, Recipe, Result, engine
 from tcpvit.training.build import load_splits
 from tcpvit.training.evaluation import unwrapped
-from tcpvit.training.progress import About, Silent
 from tcpvit.training.recipe import ModelRecipe
 from tcpvit.training.run import RunFolder
 from tcpvit.training.state import Row, State
@@ -48,16 +48,16 @@ def distill(
     layers: Sequence[str] | None = None,
     about: Mapping[str, Any] | None = None,
     overwrite: bool = False,
-    report: Silent | None = None,
+    progress: Progress | None = None,
 ) -> Result:
     """Train `student` to do what `teacher` does, and keep everything in `folder`, as `tcpvit train` does.
 
     A run of the same recipe, teacher and student that was interrupted in `folder` is gone on with.
 
     Args:
-        teacher: a model that gives logits for pictures; it is not changed.
+        teacher: a model that gives logits for images; it is not changed.
         student: the model to train, as `tensorize_` made it of a copy of the teacher.
-        data: the pictures, a set by name or its splits.
+        data: the images, a set by name or its splits.
         folder: of the run; `folder/best` is for `tcpvit.from_pretrained`.
         recipe: how to train; its data are replaced by `data`, its model by `student`.
         temperature: by which logits are divided before they are compared.
@@ -68,7 +68,7 @@ def distill(
         about: what the run shall remember besides, JSON-ready, as how the student was made; it is not gone on with if
             that has changed.
         overwrite: replace a run that is in the folder.
-        report: what shows the progress.
+        progress: what shows the progress.
     """
     if not 0 <= hard <= 1 or temperature <= 0 or features < 0:
         raise ValueError(
@@ -89,25 +89,25 @@ def distill(
     lesson = Lesson(temperature, hard, features, asked=layers is not None)
     settings = {"temperature": temperature, "hard": hard, "features": features, "layers": list(pairs)}
     models = {"weights of the teacher": fingerprint(teacher), "form of the student": form_of(student)}
-    memory = {**(about or {}), **settings, "pictures": data.name, **models}
+    memory = {**(about or {}), **settings, "images": data.name, **models}
     task = DistilledClassification(len(data.train.classes), lesson=lesson)
     run = RunFolder(folder)
-    report = Keeper(report or Silent(), run, memory)
+    progress = Keeper(progress or Progress(), run, memory)
     if not overwrite:
         check_same(folder, recipe, memory)
     with lesson.given_by(teacher, student, pairs):
         if run.exists and not overwrite:
-            result = engine.resume(folder, splits=data, model=student, task=task, report=report)
+            result = engine.resume(folder, splits=data, model=student, task=task, progress=progress)
         else:
             result = engine.train(
-                recipe, folder, splits=data, model=student, task=task, overwrite=overwrite, report=report
+                recipe, folder, splits=data, model=student, task=task, overwrite=overwrite, progress=progress
             )
     lesson.leave(result.model)
     return result
 
 
 def check_labels(data: Splits) -> None:
-    """The pictures have classes to be compared."""
+    """The images have classes to be compared."""
     if data.train.task != "classification":
         raise ValueError(f"distillation compares class predictions, but {data.name} has {data.train.task} targets")
 
@@ -211,7 +211,7 @@ def blocks_of(teacher: nn.Module, student: nn.Module) -> list[str]:
 
 @dataclass
 class Lesson:
-    """What the teacher said about the pictures that the student is looking at."""
+    """What the teacher said about the images that the student is looking at."""
 
     temperature: float
     hard: float
@@ -274,7 +274,7 @@ class Lesson:
         return compare
 
     def loss(self, logits: Tensor, by_labels: Tensor) -> Tensor:
-        """The loss of a batch of training, summed over its pictures; each lesson counts once."""
+        """The loss of a batch of training, summed over its images; each lesson counts once."""
         if self.logits is None:
             return by_labels
         (theirs, self.logits), T = (self.logits, None), self.temperature
@@ -294,34 +294,34 @@ class Lesson:
                     del hooks[key]
 
 
-class Keeper(Silent):
-    """Lets another report, writes down what the run is about when it begins, and knows how to go on with it."""
+class Keeper(Progress):
+    """Lets another display show, writes down what the run is about when it begins, and knows how to go on with it."""
 
-    going_on = "the same command"  # `tcpvit train` does not know the teacher
+    resume_command = "the same command"  # `tcpvit train` does not know the teacher
 
-    def __init__(self, report: Silent, run: RunFolder, memory: Mapping[str, Any]):
-        self.report, self.run, self.memory = report, run, memory
+    def __init__(self, progress: Progress, run: RunFolder, memory: Mapping[str, Any]):
+        self.progress, self.run, self.memory = progress, run, memory
 
-    def start(self, about: About, state: State) -> None:
+    def start(self, summary: RunSummary, state: State) -> None:
         """The folder is this run's now."""
         self.run.write_json(MEMORY, self.memory)
-        self.report.start(about, state)
+        self.progress.start(summary, state)
 
     def step(self, state: State) -> None:
         """A step was made."""
-        self.report.step(state)
+        self.progress.step(state)
 
     def epoch(self, row: Row, is_best: bool) -> None:
         """An epoch is complete."""
-        self.report.epoch(row, is_best)
+        self.progress.epoch(row, is_best)
 
-    def say(self, text: str) -> None:
+    def message(self, text: str) -> None:
         """Something the user must know."""
-        self.report.say(text)
+        self.progress.message(text)
 
     def stop(self) -> None:
         """The run ends, however."""
-        self.report.stop()
+        self.progress.stop()
 
 
 @dataclass(frozen=True)
@@ -331,7 +331,7 @@ class DistilledClassification(Classification):
     lesson: Lesson | None = None
 
     def loss(self, logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
-        """The loss of the labels and of the lesson, summed over the pictures."""
+        """The loss of the labels and of the lesson, summed over the images."""
         by_labels = super().loss(logits, targets, smoothing)
         return by_labels if self.lesson is None else self.lesson.loss(logits, by_labels)
 

@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from tcpvit.algebra.checks import nearest
+from tcpvit.errors import did_you_mean
 from tcpvit.layers.linear import TLinear, TubalLinear
 from tcpvit.tensorize.config import TensorizeConfig
 from tcpvit.tensorize.drop_ins import TubalMultiheadAttention, pair
@@ -276,4 +276,4 @@ def _check_patterns(names: list[str], config: TensorizeConfig) -> None:
     for option in ("include", "exclude"):
         for pattern in getattr(config, option):
             if not fnmatch.filter(names, pattern):
-                raise ValueError(f"{option}={pattern!r} matches no linear layer{nearest(pattern, names)}")
+                raise ValueError(f"{option}={pattern!r} matches no linear layer{did_you_mean(pattern, names)}")

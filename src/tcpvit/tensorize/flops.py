@@ -49,7 +49,7 @@ def count_or_none(model: nn.Module, example: Example = None) -> int | None:
 
 
 def guess_example(model: nn.Module) -> Tensor | dict[str, Tensor] | None:
-    """One picture or sentence of the size that a model of timm, transformers, torchvision or this library takes."""
+    """One image or sentence of the size that a model of timm, transformers, torchvision or this library takes."""
     like = next(model.parameters(), torch.empty(0))
     shape = _image_shape(model)
     if shape is not None:
@@ -62,7 +62,7 @@ def guess_example(model: nn.Module) -> Tensor | dict[str, Tensor] | None:
 
 
 def _image_shape(model: Any) -> tuple[int, int, int] | None:
-    """Channels, height and width of the pictures a model takes."""
+    """Channels, height and width of the images a model takes."""
     config, timm = getattr(model, "config", None), getattr(model, "pretrained_cfg", None)
     size = getattr(getattr(model, "patch_embed", None), "img_size", None)  # timm's, where it was built for another one
     if getattr(model, "main_input_name", "pixel_values") != "pixel_values":
@@ -96,7 +96,7 @@ class _ByName(nn.Module):
 
 @contextmanager
 def _in_eval_mode(model: nn.Module) -> Iterator[None]:
-    """BatchNorm in training would not take one picture."""
+    """BatchNorm in training would not take one image."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:

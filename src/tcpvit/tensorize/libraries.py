@@ -1,4 +1,4 @@
-"""What other libraries know of their models: the names, and how pictures are prepared for them."""
+"""What other libraries know of their models: the names, and how images are prepared for them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _names_of(library: str) -> list[str]:
 
 @torch.no_grad()
 def preparation(name: str, model: Any) -> dict[str, Any] | None:
-    """How the model's library prepares its pictures, as `export` writes it; None if it does not say."""
+    """How the model's library prepares its images, as `export` writes it; None if it does not say."""
     found, example = _statistics(name, model), guess_example(model)
     if found is None or example is None:
         return None
@@ -56,7 +56,7 @@ def preparation(name: str, model: Any) -> dict[str, Any] | None:
 
 
 def _statistics(name: str, model: Any) -> tuple[Sequence[float], Sequence[float]] | None:
-    """Mean and standard deviation by which pictures are normalised."""
+    """Mean and standard deviation by which images are normalised."""
     library, _, rest = name.partition("/")
     if library == "timm":
         return model.pretrained_cfg["mean"], model.pretrained_cfg["std"]

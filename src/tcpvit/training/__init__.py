@@ -10,11 +10,8 @@ from tcpvit.training.engine import Result, resume, train
 from tcpvit.training.evaluation import evaluate
 from tcpvit.training.loop import NonFiniteLoss
 from tcpvit.training.metrics import ClassificationMetrics, SegmentationMetrics
-from tcpvit.training.predict import predict_files
 from tcpvit.training.recipe import Recipe, list_recipes, load_recipe
-from tcpvit.training.segment import segment_files
 from tcpvit.training.tasks import Classification, Segmentation
-from tcpvit.training.trained import Trained, load_trained
 
 __all__ = [
     "Classification",
@@ -24,13 +21,9 @@ __all__ = [
     "Result",
     "Segmentation",
     "SegmentationMetrics",
-    "Trained",
     "evaluate",
     "list_recipes",
     "load_recipe",
-    "load_trained",
-    "predict_files",
     "resume",
-    "segment_files",
     "train",
 ]

@@ -10,14 +10,14 @@ import torch
 from torch import nn
 
 from tcpvit import algebra
-from tcpvit.data import IGNORE, Batches, ImageSet, Pictures, Splits, load_dataset
+from tcpvit.data import IGNORE, Batches, Images, ImageSet, Splits, load_dataset
 from tcpvit.data.folder import RENAME
 from tcpvit.data.registry import typed_options as typed_data_options
 from tcpvit.models import SegmenterConfig, create_model, model_config
 from tcpvit.training.recipe import DataRecipe, Recipe
 from tcpvit.typed import typed
 
-LOOKED_AT = 10_000  # pictures that a data-driven transform is computed from
+LOOKED_AT = 10_000  # images that a data-driven transform is computed from
 
 
 def load_splits(data: DataRecipe) -> Splits:
@@ -40,7 +40,7 @@ def check_masks(splits: Splits) -> None:
             )
 
 
-def note_absent(train: Pictures) -> tuple[str, ...]:
+def note_absent(train: Images) -> tuple[str, ...]:
     """A note if a class is in no training mask that is in memory, as where the list of classes is a wrong one."""
     if not _has_masks(train):
         return ()
@@ -54,12 +54,12 @@ def note_absent(train: Pictures) -> tuple[str, ...]:
     return (note,) if absent else ()
 
 
-def _has_masks(part: Pictures) -> TypeGuard[ImageSet]:
+def _has_masks(part: Images) -> TypeGuard[ImageSet]:
     return isinstance(part, ImageSet) and part.task == "segmentation"
 
 
-def build_model(recipe: Recipe, train: Pictures) -> nn.Module:
-    """The recipe's model for the classes and pictures of `train`, with weights drawn by the recipe's seed."""
+def build_model(recipe: Recipe, train: Images) -> nn.Module:
+    """The recipe's model for the classes and images of `train`, with weights drawn by the recipe's seed."""
     options = typed_options(recipe.model.options, type(model_config(recipe.model.name)), "model.options")
     config = model_config(recipe.model.name, **options)
     classes = options.setdefault("num_classes", len(train.classes))
@@ -87,8 +87,8 @@ def typed_options(options: Mapping[str, Any], config: type, key: str) -> dict[st
     return found
 
 
-def check_fit(name: str, config: Any, data: Pictures) -> None:
-    """The model takes the set's pictures, or the error says what to change."""
+def check_fit(name: str, config: Any, data: Images) -> None:
+    """The model takes the set's images, or the error says what to change."""
     channels, *size = data.image_shape
     segments = isinstance(config, SegmenterConfig)
     if segments and data.task == "classification":
@@ -97,25 +97,23 @@ def check_fit(name: str, config: Any, data: Pictures) -> None:
             f"with masks (a folder of your own needs images/ and masks/)"
         )
     if not segments and data.task == "segmentation":
-        raise ValueError(
-            f"{data.source} has masks, but {name} labels whole pictures; take another model, as tcp_vit_pet"
-        )
+        raise ValueError(f"{data.source} has masks, but {name} labels whole images; take another model, as tcp_vit_pet")
     where = "model.options.backbone" if segments else "model.options"
     if config.in_chans != channels:
         raise ValueError(
-            f"{name} takes {config.in_chans} channels, but the pictures of {data.source} have {channels}; to train "
+            f"{name} takes {config.in_chans} channels, but the images of {data.source} have {channels}; to train "
             f"one for them add --set {where}.in_chans={channels}"
         )
     if list(config.image_shape) != size and not segments:  # segmenters take any size
         wanted, found = ("×".join(map(str, pair)) for pair in (config.image_shape, size))
         raise ValueError(
-            f"{name} takes pictures of {wanted}, but those of {data.source} have {found}; resize them with "
+            f"{name} takes images of {wanted}, but those of {data.source} have {found}; resize them with "
             f"--set data.image_size={config.image_shape[0]}, or train a model for them with "
             f"--set {where}.img_size={size[0] if size[0] == size[1] else list(size)}"
         )
 
 
-def _with_transforms(options: Mapping[str, Any], train: Pictures, tube: int) -> dict[str, Any]:
+def _with_transforms(options: Mapping[str, Any], train: Images, tube: int) -> dict[str, Any]:
     """The options, with the matrix of a data-driven transform wherever one is asked for."""
     found = dict(options)
     for key, value in options.items():
@@ -131,8 +129,8 @@ def _with_transforms(options: Mapping[str, Any], train: Pictures, tube: int) -> 
     return found
 
 
-def data_driven_transform(train: Pictures, tube: int) -> algebra.Transform:
-    """The transform whose slices hold most of the energy of the training pictures (normalised, not augmented)."""
+def data_driven_transform(train: Images, tube: int) -> algebra.Transform:
+    """The transform whose slices hold most of the energy of the training images (normalised, not augmented)."""
     channels = train.image_shape[0]
     if tube != channels:
         raise ValueError(f"a data-driven transform is that of the {channels} channels, but the model's tube is {tube}")
@@ -147,7 +145,7 @@ def data_driven_transform(train: Pictures, tube: int) -> algebra.Transform:
 
 
 def build_batches(
-    recipe: Recipe, part: Pictures, device: torch.device, *, training: bool, rank: int = 0, world_size: int = 1
+    recipe: Recipe, part: Images, device: torch.device, *, training: bool, rank: int = 0, world_size: int = 1
 ) -> Batches:
     """A loader: shuffled and augmented for training, in order and as they are for evaluation."""
     return Batches(

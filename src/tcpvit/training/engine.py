@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from tcpvit.data import Batches, Pictures, Splits
-from tcpvit.data.pictures import list_bad
+from tcpvit.data import Batches, Images, Splits
+from tcpvit.data.images import list_bad
 from tcpvit.models.pretrained import WEIGHTS, load_weights
+from tcpvit.progress import NoMessages, Progress, RunSummary
 from tcpvit.training.build import build_batches, build_model, check_masks, find_device, load_splits, note_absent
 from tcpvit.training.checkpoint import WriteError, read_latest
 from tcpvit.training.distributed import World, join
@@ -23,7 +24,6 @@ from tcpvit.training.export import describe_preprocessing
 from tcpvit.training.interrupt import Interruption
 from tcpvit.training.loop import Trainer
 from tcpvit.training.metrics import or_none, to_json
-from tcpvit.training.progress import About, Mute, Silent
 from tcpvit.training.recipe import Recipe
 from tcpvit.training.run import RunFolder
 from tcpvit.training.state import Row
@@ -66,12 +66,12 @@ def train(
     splits: Splits | None = None,
     model: nn.Module | None = None,
     task: Task | None = None,
-    report: Silent | None = None,
+    progress: Progress | None = None,
 ) -> Result:
     """Train a model by a recipe and keep everything in `folder`.
 
-    `splits` and `model` take the place of those that the recipe names: pictures of your own, a model of any make.
-    `task` is what is minimised and measured, by default that of the pictures.
+    `splits` and `model` take the place of those that the recipe names: images of your own, a model of any make.
+    `task` is what is minimised and measured, by default that of the images.
     Under torchrun, which repeats a command that lost a process, a run of the same recipe in `folder` is gone on with.
     """
     run = RunFolder(folder)
@@ -87,7 +87,7 @@ def train(
         with run.locked() if world.is_main else nullcontext():
             if world.is_main and not goes_on:
                 run.begin(recipe, overwrite=overwrite)
-            return _run(run, recipe, parts, report or Silent(), task)
+            return _run(run, recipe, parts, progress or Progress(), task)
 
 
 def resume(
@@ -97,7 +97,7 @@ def resume(
     splits: Splits | None = None,
     model: nn.Module | None = None,
     task: Task | None = None,
-    report: Silent | None = None,
+    progress: Progress | None = None,
 ) -> Result:
     """Go on with the run in `folder` from its last whole checkpoint; nothing happens to a run that is complete.
 
@@ -115,12 +115,12 @@ def resume(
         with run.locked() if world.is_main else nullcontext():
             if world.is_main and overrides:
                 run.write_recipe(recipe)
-            return _run(run, recipe, parts, report or Silent(), task)
+            return _run(run, recipe, parts, progress or Progress(), task)
 
 
 @dataclass(frozen=True)
 class _Parts:
-    """What a run is made of, built before its folder is: a recipe that does not fit its pictures leaves nothing."""
+    """What a run is made of, built before its folder is: a recipe that does not fit its images leaves nothing."""
 
     splits: Splits
     model: nn.Module
@@ -136,7 +136,7 @@ class _Parts:
         with world.in_turn():
             splits = splits or load_splits(recipe.data)
 
-        def batches(part: Pictures, training: bool) -> Batches:
+        def batches(part: Images, training: bool) -> Batches:
             return build_batches(recipe, part, device, training=training, rank=world.rank, world_size=world.size)
 
         model = model or build_model(recipe, splits.train)
@@ -155,9 +155,9 @@ class _Parts:
         return (f"{list_bad(bad, total)}; skipped",) if bad else ()
 
 
-def _run(run: RunFolder, recipe: Recipe, parts: _Parts, report: Silent, task: Task | None) -> Result:
+def _run(run: RunFolder, recipe: Recipe, parts: _Parts, progress: Progress, task: Task | None) -> Result:
     splits, model, device, world = parts.splits, parts.model, parts.device, parts.world
-    report = report if world.is_main else Mute()
+    progress = progress if world.is_main else NoMessages()
     task = task or task_for(splits.train.task, len(splits.train.classes))
     with ExitStack() as stack:
         cuda = [device] if device.type == "cuda" else []
@@ -171,30 +171,30 @@ def _run(run: RunFolder, recipe: Recipe, parts: _Parts, report: Silent, task: Ta
             parts.val,
             run,
             device=device,
-            report=report,
+            progress=progress,
             interruption=interruption,
             preprocessing=describe_preprocessing(splits.train, recipe.data),
             world=world,
         )
         stack.callback(trainer.events.close)
-        stack.callback(report.stop)
-        restore(trainer, report)
+        stack.callback(progress.stop)
+        restore(trainer, progress)
         if world.is_main:
             run.keep_data(splits.indices())
             run.note_session(device, trainer.state.step, world.size)
-        report.start(_about(trainer, parts), trainer.state)
+        progress.start(_about(trainer, parts), trainer.state)
         try:
             trainer.fit()
             return _finish(trainer, parts)
         except WriteError as error:
-            sentence = f"{error.strerror}; nothing before is lost: mend this, then {report.way_on(run)}"
+            sentence = f"{error.strerror}; nothing before is lost: mend this, then {progress.how_to_resume(run)}"
             raise WriteError(error.errno, sentence) from error
 
 
-def restore(trainer: Trainer, report: Silent) -> None:
+def restore(trainer: Trainer, progress: Progress) -> None:
     """Bring back the newest whole checkpoint, if there is one."""
     is_main = trainer.world.is_main
-    content = trainer.world.share_content(read_latest(trainer.run.checkpoints, report.say) if is_main else None)
+    content = trainer.world.share_content(read_latest(trainer.run.checkpoints, progress.message) if is_main else None)
     if content is not None:
         trainer.restore(content)
         if is_main:
@@ -212,7 +212,7 @@ def _finish(trainer: Trainer, parts: _Parts) -> Result:
     evaluated = [row for row in state.history if "val_loss" in row]
     notes = parts.notes + parts.skipped()
     if splits.test is splits.val:
-        notes += ("validation and test are the same pictures, so the best epoch was chosen on the test part",)
+        notes += ("validation and test are the same images, so the best epoch was chosen on the test part",)
     result = Result(
         folder=trainer.run.path,
         recipe=recipe,
@@ -232,7 +232,7 @@ def _finish(trainer: Trainer, parts: _Parts) -> Result:
     return result
 
 
-def _about(trainer: Trainer, parts: _Parts) -> About:
+def _about(trainer: Trainer, parts: _Parts) -> RunSummary:
     """What the display says before the first step."""
     splits, notes = parts.splits, parts.notes
     recipe, optimizer, schedule = trainer.recipe, trainer.recipe.optimizer, trainer.recipe.schedule
@@ -241,7 +241,7 @@ def _about(trainer: Trainer, parts: _Parts) -> About:
     processes, strategy = trainer.world.size, recipe.distributed.strategy.upper()
     facts = {
         "model": f"{parameters:,} parameters, {len(splits.train.classes)} classes",
-        "data": f"{len(splits.train):,} training, {len(splits.val):,} validation pictures, {height}×{width}×{channels}",
+        "data": f"{len(splits.train):,} training, {len(splits.val):,} validation images, {height}×{width}×{channels}",
         "AdamW": f"lr {optimizer.lr:g}, weight decay {optimizer.weight_decay:g}, batch {recipe.data.batch_size}, "
         f"{schedule.epochs} epochs, seed {recipe.seed}",
         "device": f"{trainer.device}, {threads} thread{'s' * (threads > 1)}, {recipe.precision}"
@@ -251,4 +251,4 @@ def _about(trainer: Trainer, parts: _Parts) -> About:
     if notes:
         facts["notes"] = "; ".join(notes)
     title = f"{recipe.model.name} on {splits.name}"
-    return About(title, facts, trainer.task.metric, schedule.epochs, len(trainer.batches))
+    return RunSummary(title, facts, trainer.task.metric, schedule.epochs, len(trainer.batches))

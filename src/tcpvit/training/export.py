@@ -10,8 +10,8 @@ from typing import Any
 from safetensors.torch import save
 from torch import nn
 
-from tcpvit.data import Pictures
-from tcpvit.data.pictures import Fit
+from tcpvit.data import Images
+from tcpvit.data.images import Fit
 from tcpvit.models import save_pretrained
 from tcpvit.models.pretrained import CONFIG, WEIGHTS, Pretrained, is_converted
 from tcpvit.training.checkpoint import write_atomically
@@ -37,8 +37,8 @@ def export(model: nn.Module, folder: Path, preprocessing: dict[str, Any] | None 
             write_atomically(folder / name, (Path(temporary) / name).read_bytes())
 
 
-def describe_preprocessing(data: Pictures, recipe: DataRecipe) -> dict[str, Any]:
-    """How pictures are made ready for a model trained on `data`, and what its classes are called."""
+def describe_preprocessing(data: Images, recipe: DataRecipe) -> dict[str, Any]:
+    """How images are made ready for a model trained on `data`, and what its classes are called."""
     return {
         "source": data.source,
         "task": data.task,
@@ -51,7 +51,7 @@ def describe_preprocessing(data: Pictures, recipe: DataRecipe) -> dict[str, Any]
 
 
 def fit_of(recipe: DataRecipe | None, task: str) -> Fit:
-    """How pictures become square: as the recipe says, else masks' pictures of known sets are squashed, all cropped.
+    """How images become square: as the recipe says, else masks' images of known sets are squashed, all cropped.
 
     >>> fit_of(DataRecipe("oxford-pet"), "segmentation"), fit_of(DataRecipe("folder:scans"), "segmentation")
     ('squash', 'crop')

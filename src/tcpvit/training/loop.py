@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
 from tcpvit.data import Batches
+from tcpvit.progress import Progress
 from tcpvit.training.checkpoint import Content, checkpoint_path, prune, write_checkpoint
 from tcpvit.training.distributed import World
 from tcpvit.training.evaluation import autocast, evaluate
@@ -28,7 +29,6 @@ from tcpvit.training.gradients import gradient_norms
 from tcpvit.training.interrupt import Interruption
 from tcpvit.training.metrics import AnyMetrics
 from tcpvit.training.optim import Ema, build_optimizer, load_optimizer_tensors, lr_factor, optimizer_tensors, set_lr
-from tcpvit.training.progress import Silent
 from tcpvit.training.recipe import Recipe
 from tcpvit.training.run import RunFolder
 from tcpvit.training.sharding import exchange, gather, join_statistics, logits_of, scatter, shard, spread, whole
@@ -55,7 +55,7 @@ class Trainer:
         run: RunFolder,
         *,
         device: torch.device,
-        report: Silent,
+        progress: Progress,
         interruption: Interruption,
         preprocessing: dict[str, Any] | None = None,
         world: World | None = None,
@@ -63,7 +63,7 @@ class Trainer:
         self.recipe, self.task, self.run, self.device = recipe, task, run, device
         self.world = world = world or World()
         self.batches, self.val_batches = batches, val_batches
-        self.report, self.interruption = report, interruption
+        self.progress, self.interruption = progress, interruption
         self.preprocessing = preprocessing
         self.model = join_statistics(model.to(device), world, device)
         self.ema = Ema(self.model, recipe.optimizer.ema) if recipe.optimizer.ema else None
@@ -98,13 +98,13 @@ class Trainer:
             state.add(loss=loss * weight, hits=hits, weight=weight, images=number)
             begin = self.pass_time(begin, "seconds")
             state.batch += 1
-            self.report.step(state)
+            self.progress.step(state)
             every = self.recipe.checkpoints.every_steps
             if every and state.step % every == 0 and state.batch < len(self.batches):
                 self.save()
 
     def step(self, images: Tensor, targets: Tensor) -> tuple[float, float, float, float]:
-        """One optimiser step: the mean loss of the batch, how many are right, of how many, and how many pictures.
+        """One optimiser step: the mean loss of the batch, how many are right, of how many, and how many images.
 
         The numbers are those of the whole batch, of which `images` are the share of this process.
         """
@@ -131,11 +131,11 @@ class Trainer:
         norm = whole(clip_grad_norm_(self.model.parameters(), options.clip_norm or math.inf))
         sums = world.add_up(torch.stack([loss.double(), hits.double(), torch.full_like(hits.double(), len(images))]))
         numbers = torch.stack([*sums, norm.double(), weight.double()]).tolist()  # one wait for the GPU
-        has_pictures = numbers[2] > 0  # of streamed files, all may be bad: then there is nothing to learn
-        if has_pictures and not self.is_sound(numbers[0], numbers[3]):
+        has_images = numbers[2] > 0  # of streamed files, all may be bad: then there is nothing to learn
+        if has_images and not self.is_sound(numbers[0], numbers[3]):
             numbers[0] = numbers[1] = numbers[4] = 0.0
             self.put_back(before_step)
-        elif has_pictures:
+        elif has_images:
             self.scaler.step(self.optimizer)
             if self.ema:
                 self.ema.update(self.model, state.step)
@@ -144,14 +144,14 @@ class Trainer:
         return numbers[0], numbers[1], numbers[4], numbers[2]
 
     def pieces(self, images: Tensor, targets: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """The parts that a batch is computed in; of several processes each has as many, if need be without pictures."""
+        """The parts that a batch is computed in; of several processes each has as many, if need be without images."""
         number = self.recipe.optimizer.accumulate
         found = list(zip(images.chunk(number), targets.chunk(number), strict=True))
         missing = number - len(found) if self.world.size > 1 else 0
         return found + [(images[:0], targets[:0])] * missing
 
     def copy_buffers(self) -> list[Tensor]:
-        """BatchNorm's statistics, as they are before a step that may be left out, or a blank picture."""
+        """BatchNorm's statistics, as they are before a step that may be left out, or a blank image."""
         return [buffer.clone() for buffer in self.model.buffers()]
 
     def put_back(self, buffers: list[Tensor]) -> None:
@@ -185,7 +185,7 @@ class Trainer:
             self.events.add(row)
         if is_best or state.epoch % recipe.checkpoints.every_epochs == 0 or self.finished:
             self.save()
-        self.report.epoch(row, is_best)
+        self.progress.epoch(row, is_best)
 
     # ------------------------------------------------------------------------------------------------ its parts
 
@@ -217,9 +217,9 @@ class Trainer:
             if signal:
                 self.interruption.signal = signal
                 self.save()
-                self.report.say(
+                self.progress.message(
                     f"stopped by {self.interruption.name} after step {self.state.step}; everything is saved, go on "
-                    f"with {self.report.way_on(self.run)}"
+                    f"with {self.progress.how_to_resume(self.run)}"
                 )
                 self.interruption.leave()
             yield batch
@@ -242,10 +242,10 @@ class Trainer:
         if options.on_nonfinite == "stop" or state.skipped_in_a_row > PATIENCE_WITH_NANS:
             raise NonFiniteLoss(
                 f"the loss or its gradient is not finite at {where}; the last checkpoint is from before: go on with "
-                f"{self.report.way_on(self.run)} and a smaller --set optimizer.lr=..., or with "
+                f"{self.progress.how_to_resume(self.run)} and a smaller --set optimizer.lr=..., or with "
                 f"--set optimizer.on_nonfinite=skip"
             )
-        self.report.say(f"skipped {where}")
+        self.progress.message(f"skipped {where}")
         return False
 
     def train_row(self) -> Row:

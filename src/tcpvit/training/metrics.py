@@ -1,7 +1,7 @@
 """What is measured of a classifier or a segmenter: counts that are summed over a whole set, divided at the end.
 
 A confusion matrix holds most of it: rows are the truth, columns the prediction. IoU and Dice are those of the set, not
-means over pictures (paper, Section 5.2). Beside them stand the mean of the pictures' own mIoU, and the boundary IoU.
+means over images (paper, Section 5.2). Beside them stand the mean of the images' own mIoU, and the boundary IoU.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LABELS = {
     "miou": "mIoU",
     "mdice": "mDice",
     "pixel_accuracy": "pixel accuracy",
-    "image_miou": "mIoU by picture",
+    "image_miou": "mIoU by image",
     "boundary_iou": "boundary IoU",
     "iou": "IoU",
     "dice": "Dice",
@@ -43,7 +43,7 @@ def count_confusion(predicted: Tensor, truth: Tensor, classes: int, ignore: int 
 
 
 def image_mious(predicted: Tensor, truth: Tensor, classes: int) -> Tensor:
-    """(B,) the mIoU of each picture by itself; NaN if all its pixels are ignored.
+    """(B,) the mIoU of each image by itself; NaN if all its pixels are ignored.
 
     >>> predicted, truth = torch.tensor([[[0, 1]], [[1, 1]]]), torch.tensor([[[0, 1]], [[0, 1]]])
     >>> image_mious(predicted, truth, 2)
@@ -55,7 +55,7 @@ def image_mious(predicted: Tensor, truth: Tensor, classes: int) -> Tensor:
 def boundary_counts(predicted: Tensor, truth: Tensor, classes: int) -> Tensor:
     """(3, classes) boundary pixels of each class: of truth and prediction both, of the truth, of the prediction.
 
-    The boundary of a class are its pixels within d of a pixel that has another value, or of the picture's frame; d is
+    The boundary of a class are its pixels within d of a pixel that has another value, or of the image's frame; d is
     2 % of the diagonal, at least 1, in the maximum norm (Cheng et al., "Boundary IoU", 2021). Pixels that the truth
     ignores are taken out of the prediction too, so that what is perfect on all others has a boundary IoU of 1.
 
@@ -91,7 +91,7 @@ class Metrics:
 
     @property
     def total(self) -> int:
-        """How many pictures or pixels were counted."""
+        """How many images or pixels were counted."""
         return int(self.confusion.sum())
 
     @property
@@ -101,7 +101,7 @@ class Metrics:
 
     @property
     def mean_loss(self) -> float:
-        """Of a picture or pixel."""
+        """Of an image or pixel."""
         return _share(self.loss, self.total)
 
 
@@ -141,7 +141,7 @@ class ClassificationMetrics(Metrics):
 
 
 class SegmentationMetrics(Metrics):
-    """IoU, Dice and boundary IoU with their means, pixel accuracy, loss, and the mean of the pictures' own mIoU.
+    """IoU, Dice and boundary IoU with their means, pixel accuracy, loss, and the mean of the images' own mIoU.
 
     A class that neither truth nor prediction has is left out of a mean.
     """
@@ -149,11 +149,11 @@ class SegmentationMetrics(Metrics):
     def __init__(self, classes: int, device: torch.device | str = "cpu"):
         super().__init__(classes, device)
         self.boundary = torch.zeros(3, classes, dtype=torch.int64, device=device)
-        self.pictures = torch.zeros(2, dtype=torch.float64, device=device)  # the sum of their mIoUs, how many
+        self.images = torch.zeros(2, dtype=torch.float64, device=device)  # the sum of their mIoUs, how many
 
     def counts(self) -> list[Tensor]:
         """The tensors that hold the sums."""
-        return [*super().counts(), self.boundary, self.pictures]
+        return [*super().counts(), self.boundary, self.images]
 
     def update(self, logits: Tensor, targets: Tensor, loss: Tensor) -> None:
         """Add a batch: logits (B, K, H, W), its masks (B, H, W), and the sum of its losses."""
@@ -163,18 +163,18 @@ class SegmentationMetrics(Metrics):
         self.confusion += each.sum(0)
         self.loss += loss
         self.boundary += boundary_counts(predicted, targets, self.classes)
-        self.pictures += torch.stack([mious.nansum(), (~mious.isnan()).sum()])
+        self.images += torch.stack([mious.nansum(), (~mious.isnan()).sum()])
 
     def summary(self) -> dict[str, float]:
         """Fractions, not per cent."""
         iou, dice, boundary = (_mean(values) for values in self.by_class().values())
-        mious, pictures = self.pictures
+        mious, images = self.images
         return {
             "loss": self.mean_loss,
             "miou": iou,
             "mdice": dice,
             "pixel_accuracy": self.accuracy,
-            "image_miou": _share(mious, int(pictures)),
+            "image_miou": _share(mious, int(images)),
             "boundary_iou": boundary,
         }
 
@@ -196,15 +196,15 @@ class SegmentationMetrics(Metrics):
 
 
 def _count_each(predicted: Tensor, truth: Tensor, classes: int, ignore: int | None) -> Tensor:
-    """(B, classes, classes): the confusion matrix of each picture (or row) of the batch."""
+    """(B, classes, classes): the confusion matrix of each image (or row) of the batch."""
     number = len(truth)
-    picture = torch.arange(number, device=truth.device).view(-1, *[1] * (truth.ndim - 1)).expand_as(truth)
+    image = torch.arange(number, device=truth.device).view(-1, *[1] * (truth.ndim - 1)).expand_as(truth)
     if ignore is not None:
         counted = truth != ignore
-        picture, truth, predicted = picture[counted], truth[counted], predicted[counted]
+        image, truth, predicted = image[counted], truth[counted], predicted[counted]
     if truth.numel() and int(truth.max()) >= classes:
         raise ValueError(f"the targets hold {int(truth.max())}, outside the {classes} classes 0..{classes - 1}")
-    cells = ((picture * classes + truth) * classes + predicted).flatten()
+    cells = ((image * classes + truth) * classes + predicted).flatten()
     return torch.bincount(cells, minlength=number * classes**2).view(number, classes, classes)
 
 

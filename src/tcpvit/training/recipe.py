@@ -15,8 +15,8 @@ from typing import Any, Literal, get_type_hints
 
 import yaml
 
-from tcpvit.algebra.checks import nearest
 from tcpvit.data import Augment
+from tcpvit.errors import did_you_mean
 from tcpvit.typed import typed
 
 SHIPPED = Path(__file__).parent / "recipes"
@@ -32,7 +32,7 @@ class ModelRecipe:
 
 @dataclass(frozen=True)
 class DataRecipe:
-    """Which pictures, and how many at a time."""
+    """Which images, and how many at a time."""
 
     name: str = "digits-on-photos"  # or cifar10, svhn, stl10, oxford-pet, folder:PATH
     root: str | None = None  # where sets lie; None: $TCPVIT_DATA, else the user's cache
@@ -40,7 +40,7 @@ class DataRecipe:
     image_size: int | None = None  # resize to this; None: as the set comes
     batch_size: int = 256  # of one optimiser step, over all processes and accumulation
     eval_batch_size: int = 500  # of each process
-    workers: int | None = None  # processes that decode picture files; None: by the machine
+    workers: int | None = None  # processes that decode image files; None: by the machine
 
 
 @dataclass(frozen=True)
@@ -200,7 +200,9 @@ def _read(name: str | Path) -> str:
     path = Path(name)
     if path.suffix in (".yaml", ".yml") or path.is_file():
         return path.read_text(encoding="utf-8")
-    raise ValueError(f"no recipe is called {str(name)!r}, nor is it a YAML file{nearest(str(name), list_recipes())}")
+    raise ValueError(
+        f"no recipe is called {str(name)!r}, nor is it a YAML file{did_you_mean(str(name), list_recipes())}"
+    )
 
 
 def _parse(text: str) -> Any:

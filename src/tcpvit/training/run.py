@@ -1,6 +1,6 @@
 """`runs/<name>/`: everything a run leaves behind, in one folder that one process at a time may write.
 
-config.yaml (a recipe), environment.json, data.json (which pictures), metrics.csv, gradients.csv (if asked for),
+config.yaml (a recipe), environment.json, data.json (which images), metrics.csv, gradients.csv (if asked for),
 tensorboard/, checkpoints/ (the whole state), best/ and last/ (models for `from_pretrained`), result.json.
 """
 
@@ -90,10 +90,10 @@ class RunFolder:
         return read_json(self.path / name)
 
     def keep_data(self, indices: dict[str, Any]) -> None:
-        """Write data.json, which a run that goes on must find again: other pictures would mix training and test."""
+        """Write data.json, which a run that goes on must find again: other images would mix training and test."""
         if (self.path / "data.json").is_file() and self.read_json("data.json") != indices:
             raise ValueError(
-                f"the pictures are not those that {self} began with (its data.json): some were added or removed, so "
+                f"the images are not those that {self} began with (its data.json): some were added or removed, so "
                 f"that the held-out part is another one; bring them back, or begin a new run"
             )
         self.write_json("data.json", indices)

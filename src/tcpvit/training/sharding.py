@@ -75,9 +75,9 @@ def exchange(model: nn.Module, now: bool) -> AbstractContextManager[Any]:
 
 
 def logits_of(model: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
-    """`model(images)`, also for no pictures: blank ones stand in, so that this process takes part.
+    """`model(images)`, also for no images: blank ones stand in, so that this process takes part.
 
-    There are two, since a BatchNorm that follows a mean over the picture cannot learn from one.
+    There are two, since a BatchNorm that follows a mean over the image cannot learn from one.
     """
     if len(images):
         return model(images)

@@ -28,7 +28,7 @@ class Task(Protocol):
         """The cross-entropy, summed over what counts."""
 
     def weight(self, targets: Tensor) -> Tensor:
-        """How many pictures or pixels count."""
+        """How many images or pixels count."""
 
     def hits(self, logits: Tensor, targets: Tensor) -> Tensor:
         """How many of them are right."""
@@ -48,15 +48,15 @@ class Classification:
     metric: str = "top1"
 
     def loss(self, logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
-        """The cross-entropy, summed over the pictures."""
+        """The cross-entropy, summed over the images."""
         return F.cross_entropy(logits.float(), targets, reduction="sum", label_smoothing=smoothing)
 
     def weight(self, targets: Tensor) -> Tensor:
-        """How many pictures there are."""
+        """How many images there are."""
         return torch.tensor(len(targets), device=targets.device)
 
     def hits(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """How many pictures are right; the larger part counts for mixed ones."""
+        """How many images are right; the larger part counts for mixed ones."""
         labels = targets if targets.ndim == 1 else targets.argmax(1)
         return (logits.argmax(1) == labels).sum()
 

@@ -1,0 +1,415 @@
+"""The tables of the classification study, from its records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from statistics import fmean, variance
+
+from experiments.classification.labels import (
+    CHANGES,
+    CHANGES_OF_FINE,
+    DEPTHS,
+    FACTORS,
+    FINALISTS,
+    FINE,
+    LABELS,
+    PLUS,
+    PRESETS,
+    QUOTED,
+    SAME,
+    TARGETS,
+)
+from tcpvit.compare.intervals import (
+    between,
+    interval,
+    leads,
+    named_seeds,
+    on_common_seeds,
+    percent,
+    seeds_of,
+    signed,
+    verdict,
+)
+from tcpvit.compare.study import Record
+from tcpvit.tables import Cell, Table, Written, duration
+
+Effect = tuple[str, float, float]  # what is changed, top-1 before and after
+Runs = dict[str, list[Record]]  # of each model, by seed
+AGAINST = {"against Std-ViT": "std", "against dense 28": "std-28"}  # columns, and whom they compare with
+PAIR = {"std": "Std-ViT", "tcp": "TCP-ViT"}  # the paper's two
+NOT_RUN = Written("not run here")
+
+
+def group(records: Iterable[Record], name: str) -> list[Record]:
+    """The records of one part of the study."""
+    return [record for record in records if record["group"] == name]
+
+
+def short_runs(records: Iterable[Record]) -> list[Record]:
+    """Those that choose, on training images that were held out."""
+    return [record for record in records if record["group"] in ("screen", "rate")]
+
+
+def judges(records: Iterable[Record]) -> list[Record]:
+    """The held-out runs that choose for the finals: as long as these, or where a model has none of them, short ones."""
+    records = list(records)
+    long = group(records, "long")
+    models = {_same(record) for record in long}
+    return long + [record for record in short_runs(records) if _same(record) not in models]
+
+
+def settled(runs: Iterable[Record], short: Iterable[Record]) -> Runs:
+    """The runs of each model; of several rates to train it at, those of the rate its short runs prefer.
+
+    >>> low, high = ({"name": "std", "lr": lr, "top1_last": top1} for lr, top1 in ((0.003, 0.72), (0.006, 0.7)))
+    >>> settled([low, high], [low | {"top1_last": 0.5}, high | {"top1_last": 0.6}]) == {"std": [high]}
+    True
+    """
+    liked = {way: mean_top1(found) for way, found in _ways(short).items()}
+    models: dict[str, dict[tuple[str, float], list[Record]]] = {}
+    for (name, lr), found in _ways(runs).items():
+        models.setdefault(_same(found[0]), {})[name, lr] = found
+    return {model: found[max(found, key=lambda way: liked.get(way, 0.0))] for model, found in models.items()}
+
+
+def at_own_rate(records: list[Record]) -> Runs:
+    """The 12-epoch runs of each model as its short runs prefer; those of `own` also without short runs."""
+    short = short_runs(records)
+    known = set(_ways(short))
+    gap = [record for record in group(records, "gap") if (record["name"], record["lr"]) in known]
+    return settled(gap + group(records, "own"), short)
+
+
+def _ways(records: Iterable[Record]) -> dict[tuple[str, float], list[Record]]:
+    """Runs by name of the model and learning rate."""
+    ways: dict[tuple[str, float], list[Record]] = {}
+    for record in records:
+        ways.setdefault((model_of(record), record["lr"]), []).append(record)
+    return ways
+
+
+def by_model(records: Iterable[Record]) -> Runs:
+    """Runs by name of the model, in a part of the study that trains each at one rate."""
+    return {name: found for (name, _), found in _ways(records).items()}
+
+
+def best_ways(records: Iterable[Record]) -> Runs:
+    """The runs of each model at the best of the rates that were tried."""
+    best: Runs = {}
+    for (name, _), found in _ways(records).items():
+        best[name] = max(best.get(name, found), found, key=mean_top1)
+    return best
+
+
+def model_of(record: Record) -> str:
+    """The model of a run that is named after its rate too."""
+    name: str = record["name"]
+    return name.removesuffix(f"-{record['lr']}")
+
+
+def _same(record: Record) -> str:
+    """The model of a run, whatever the rate of its slices."""
+    name = model_of(record)
+    return SAME.get(name, name)
+
+
+def mean_top1(runs: Iterable[Record]) -> float:
+    """Of the last epochs, over the seeds."""
+    return fmean(run["top1_last"] for run in runs)
+
+
+def lead(mine: Runs, model: str, to: str) -> Written | None:
+    """How far a model is ahead of another, over the seeds that both have.
+
+    >>> lead({"a": [{"seed": 0, "top1_last": 0.6}], "b": [{"seed": 0, "top1_last": 0.5}]}, "a", "b")
+    '+10.0'
+    """
+    found = ahead(mine, model, to)
+    return Written(signed(fmean(found))) if found else None
+
+
+def gap_table(runs: Iterable[list[Record]], times: dict[str, float]) -> Table:
+    """Every model of the study with its runs, best first, beside the two dense ones."""
+    rows = sorted(runs, key=mean_top1, reverse=True)
+    columns = ["model", "parameters", "lr", "top-1, last", "best", *AGAINST, "ms", "CPU time"]
+    table = Table("gap", title([run for found in rows for run in found]), columns)
+    by_name = {model_of(found[0]): found for found in rows}
+    for name, found in by_name.items():
+        one = found[0]
+        spent = [run["cpu_seconds"] for run in found if run["cpu_seconds"]]
+        table.add(
+            LABELS.get(name, name),
+            one["parameters"],
+            Written(f"{one['lr']:g}"),
+            percent([run["top1_last"] for run in found]),
+            percent([run["top1_best"] for run in found]),
+            *(lead(by_name, name, to) for to in AGAINST.values()),
+            Written(f"{times[name]:.3f}") if name in times else None,
+            Written(duration(fmean(spent))) if spent else None,
+            strong=name in AGAINST.values(),
+        )
+    if times:
+        table.notes.append("ms: an image's forward at batch 64, one thread, all models in one interleaved run")
+    return table
+
+
+def factors(gap: list[Record]) -> list[Effect]:
+    """What each change makes where both runs are there, on test images."""
+    return _effects(FACTORS, by_model(gap))
+
+
+def _effects(steps: Iterable[tuple[str, str, str]], runs: Runs) -> list[Effect]:
+    """Top-1 before and after each step, over the seeds that both models have."""
+    found = []
+    for what, before, after in steps:
+        pair = on_common_seeds({name: runs.get(name, []) for name in (before, after)})
+        if all(pair.values()):
+            found.append((what, mean_top1(pair[before]), mean_top1(pair[after])))
+    return found
+
+
+def changes(short: list[Record], model: str = PLUS) -> list[Effect]:
+    """What each change to J, or to S, makes: short runs, held-out images, at that model's rate."""
+    best = best_ways(short).get(model)
+    steps = {PLUS: CHANGES, FINE: CHANGES_OF_FINE}[model]
+    return _effects(steps, by_model(run for run in short if run["lr"] == best[0]["lr"])) if best else []
+
+
+def depths(records: list[Record]) -> list[Effect]:
+    """What a deeper and narrower network of as many parameters makes, on held-out images."""
+    return _effects(DEPTHS, by_model(group(records, "depth")))
+
+
+def seed_deviation(records: Iterable[Record]) -> float:
+    """The deviation of the last accuracy over seeds, in points, pooled over the finalists that have several.
+
+    >>> runs = [{"group": "final", "name": "std", "lr": 0.1, "top1_last": top1} for top1 in (0.70, 0.72)]
+    >>> round(seed_deviation(runs), 3), seed_deviation([])
+    (1.414, 0.0)
+    """
+    several = [found for found in _ways(group(records, "final")).values() if len(found) > 1]
+    return fmean(variance([100 * run["top1_last"] for run in found]) for found in several) ** 0.5 if several else 0.0
+
+
+def standard_error(top1: float, images: int) -> float:
+    """Of the difference of two accuracies near `top1` that were measured on so many images each, in points.
+
+    >>> round(standard_error(0.5, 5000), 6)
+    1.0
+    """
+    return 100 * (2 * top1 * (1 - top1) / images) ** 0.5
+
+
+def chance(effects: list[Effect], images: int, deviation: float = 0.0) -> float:
+    """Two standard errors, in points, of the difference of two runs: of the images that measure it, and of the seeds.
+
+    >>> round(chance([("", 0.5, 0.5)], 5000), 6)
+    2.0
+    """
+    error = standard_error(fmean(after for _, _, after in effects), images)
+    return 2 * (error**2 + 2 * deviation**2) ** 0.5
+
+
+def effect_table(name: str, effects: list[Effect], records: list[Record], deviation: float) -> Table:
+    """Each change with its points, the greatest gain first."""
+    table = Table(name, title(records), ["change", "from", "to", "points"])
+    for what, before, after in sorted(effects, key=lambda effect: effect[1] - effect[2]):
+        table.add(what, percent([before]), percent([after]), points(after, before))
+    if effects:
+        images = records[0]["measured_images"]
+        of_seeds = f" and by the deviation over seeds of the finalists ({deviation:.1f} points)" if deviation else ""
+        table.notes.append(
+            f"of two runs, a difference below {chance(effects, images, deviation):.1f} points may be chance (two "
+            f"standard errors, by the number of images, {images:,}{of_seeds}); of twenty changes that make none, "
+            "about one would still show more"
+        )
+    return table
+
+
+def held_out_table(name: str, runs: list[Record]) -> Table:
+    """Runs that were measured on held-out training images, best first."""
+    columns = ["model", "parameters", "learning rate", "train loss", "top-1 on held-out images"]
+    table = Table(name, title(runs), columns)
+    for (model, lr), found in sorted(_ways(runs).items(), key=lambda item: -mean_top1(item[1])):
+        top1 = percent([run["top1_last"] for run in found])
+        label, rate = LABELS.get(model, model), Written(f"{lr:g}")
+        table.add(label, found[0]["parameters"], rate, _loss(found, "train_loss"), top1)
+    return table
+
+
+def final_table(records: list[Record]) -> Table:
+    """Every finalist: means and deviations over its seeds, and differences over the seeds that both have."""
+    columns = ["model", "parameters", "lr", "seeds", "top-1, last", "best", *AGAINST, "train loss", "test loss"]
+    table = Table("final", title(records), columns)
+    by_name = by_model(records)
+    for name in FINALISTS if records else ():
+        if name not in by_name:
+            table.add(LABELS[name], None, None, NOT_RUN, *[None] * 6)
+            continue
+        head, (last, best, *losses) = _head(by_name[name], name), _numbers(by_name[name])
+        table.add(*head, last, best, *(lead(by_name, name, to) for to in AGAINST.values()), *losses)
+    return table
+
+
+def proxy_table(records: list[Record]) -> Table:
+    """Both models with each recipe."""
+    columns = ["model", "parameters", "lr", "seeds", "top-1, last", "best", "train loss", "test loss"]
+    table = Table("proxy", title(records), columns)
+    for name, runs in by_model(records).items():
+        table.add(*_head(runs, name), *_numbers(runs))
+    return table
+
+
+def _head(runs: list[Record], name: str) -> tuple[Cell, ...]:
+    return LABELS.get(name, name), runs[0]["parameters"], Written(f"{runs[0]['lr']:g}"), seeds_of(runs)
+
+
+def _numbers(runs: list[Record]) -> list[Written]:
+    accuracies = [percent([run[key] for run in runs]) for key in ("top1_last", "top1_best")]
+    return [*accuracies, _loss(runs, "train_loss"), _loss(runs, "test_loss")]
+
+
+def choice_table(records: list[Record]) -> Table:
+    """How the rates of the finalists were chosen: the accuracy of each rate that was tried, on held-out images."""
+    groups = {"short": short_runs(records), "long": group(records, "long")}
+    said = {key: f"{runs[0]['epochs']} epochs" for key, runs in groups.items() if runs}
+    table = Table(
+        "choice", "Top-1 (%) on held-out training images by learning rate", ["model", *said.values(), "finals"]
+    )
+    for name, runs in by_model(group(records, "final")).items():
+        tried = [{rate: found for (model, rate), found in _ways(groups[key]).items() if model == name} for key in said]
+        table.add(LABELS[name], *map(_tried, tried), Written(f"{runs[0]['lr']:g}{_edge(runs[0]['lr'], tried)}"))
+    return table
+
+
+def _edge(rate: float, tried: Iterable[Iterable[float]]) -> str:
+    """A word of warning on a rate beyond which none was tried.
+
+    >>> _edge(0.003, [[0.003, 0.006], [0.003]]), _edge(0.006, [[0.003, 0.006, 0.012]])
+    (', the lowest tried', '')
+    """
+    rates = {each for part in tried for each in part} | {rate}
+    if len(rates) == 1:
+        return ", the only one tried"
+    return {min(rates): ", the lowest tried", max(rates): ", the highest tried"}.get(rate, "")
+
+
+def _tried(rates: dict[float, list[Record]]) -> Written | None:
+    """Each rate with its accuracy in per cent, the best one bold if there is a choice.
+
+    >>> _tried({0.006: [{"top1_last": 0.5}], 0.003: [{"top1_last": 0.6}]})
+    '**0.003: 60.0**, 0.006: 50.0'
+    """
+    texts = {rate: f"{rate:g}: {100 * mean_top1(found):.1f}" for rate, found in sorted(rates.items())}
+    best = max(rates, key=lambda rate: mean_top1(rates[rate])) if len(rates) > 1 else None
+    return Written(", ".join(f"**{text}**" if rate == best else text for rate, text in texts.items())) or None
+
+
+def _loss(runs: list[Record], name: str) -> Written:
+    return Written(f"{fmean(run[name] for run in runs):.3f}")
+
+
+def paper_table(records: list[Record]) -> Table:
+    """tab:cls_sub and tab:cls_full: ours beside the paper's; what was not run says so."""
+    columns = [
+        "set and recipe",
+        "model",
+        "lr",
+        "epochs",
+        "seeds",
+        "top-1, best",
+        "last",
+        "train loss",
+        "test loss",
+        "the paper's",
+    ]
+    table = Table("paper", "Std-ViT (119,194 parameters) and TCP-ViT (43,114)", columns)
+    parts = {
+        "paper": ("CIFAR-10, paper recipe", "cifar10"),
+        "tuned": ("CIFAR-10, tuned recipe", None),
+        "svhn": ("SVHN, paper recipe", "svhn"),
+        "stl10": ("STL-10, paper recipe", "stl10"),
+        "full": ("full CIFAR-10, paper recipe", "full"),
+    }
+    for part, (said, quoted) in parts.items():
+        for i, (name, model) in enumerate(PAIR.items()):
+            runs = [record for record in group(records, part) if record["name"] == name]
+            theirs = Written(f"{QUOTED[quoted][i]} %") if quoted else None
+            if not runs:
+                table.add(said, model, None, None, NOT_RUN, None, None, None, None, theirs)
+                continue
+            table.add(said, model, *_protocol_cells(runs), theirs)
+        if part == "full" and not group(records, part):
+            for name, model in PAIR.items():
+                runs = full_set(records).get(name, [])
+                if runs:
+                    said = f"instead: recipe {runs[0]['recipe']}"
+                    table.add(said, model, *_protocol_cells(runs), None, level=1)
+    return table
+
+
+def _protocol_cells(runs: list[Record]) -> tuple[Cell, ...]:
+    last, best, *losses = _numbers(runs)
+    return Written(f"{runs[0]['lr']:g}"), runs[0]["epochs"], seeds_of(runs), best, last, *losses
+
+
+def full_set(records: list[Record]) -> Runs:
+    """The paper's two models on all of CIFAR-10, as long as both were trained alike there."""
+    for part in ("full", "final", "gap"):
+        runs = by_model(group(records, part))
+        found = {name: runs.get(name, runs.get("paper" if name == "tcp" else name, [])) for name in PAIR}
+        if all(found.values()):
+            return on_common_seeds(found)
+    return {}
+
+
+def target_table(runs: Runs) -> Table:
+    """The targets of the study, with what our presets reached: means over the seeds that both models have."""
+    columns = ["target", "preset", "its lr", "reached", "95 % interval", "seeds", "verdict"]
+    table = Table("targets", "What was to be reached, and what was", columns)
+    for (model, to), (what, needed) in TARGETS.items():
+        found = ahead(runs, model, to)
+        if found:
+            preset, rate = f"`{PRESETS[model]}`", rate_of(runs[model][0])
+            cells = (Written(signed(fmean(found))), Written(between(interval(found))), len(found))
+            table.add(what, preset, rate, *cells, verdict(found, needed))
+    return table
+
+
+def rate_of(run: Record) -> Written:
+    """The learning rate, and the factor of the slices.
+
+    >>> rate_of({"lr": 0.006, "changes": ["optimizer.slice_lr_scale=sqrt"]})
+    '0.006, slices ×√C'
+    """
+    scales = {"optimizer.slice_lr_scale=full": ", slices ×C", "optimizer.slice_lr_scale=sqrt": ", slices ×√C"}
+    return Written(f"{run['lr']:g}{''.join(scales.get(change, '') for change in run['changes'])}")
+
+
+def ahead(runs: Runs, model: str, to: str) -> list[float]:
+    """By how many points one model is ahead of another at the last epoch, seed by seed."""
+    return leads(runs.get(model, []), runs.get(to, []), "top1_last")
+
+
+def points(value: float, base: float | None) -> Written | None:
+    """The difference in points.
+
+    >>> points(0.64, 0.66)
+    '−2.0'
+    """
+    return None if base is None else Written(signed(100 * (value - base)))
+
+
+def title(records: Sequence[Record]) -> str:
+    """What runs that were made alike have in common."""
+    if not records:
+        return ""
+    one = records[0]
+    measured = one["measured_on"].split()[0]
+    recipes = " and ".join(dict.fromkeys(record["recipe"] for record in records))
+    seeds = {named_seeds(found) for found in _ways(records).values()}  # one, if all models have the same
+    of_seeds = f", {seeds.pop()}" if len(seeds) == 1 else ""
+    return (
+        f"{one['dataset']}, {one['train_images']:,} training and {one['measured_images']:,} {measured} images, "
+        f"{one['epochs']} epochs, {recipes}{of_seeds}"
+    )

@@ -1,0 +1,175 @@
+"""The verbs `tcpvit analyze` and `tcpvit models`."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tcpvit.analysis.options import parse_options, without_tcp_options
+from tcpvit.analysis.paper_tables import theory_tables
+from tcpvit.analysis.parameters import count_parameters
+from tcpvit.analysis.predict import predict_parameters
+from tcpvit.analysis.report import analyze_model, encoder_of, report_tables
+from tcpvit.analysis.theory import EncoderShape, ratio_curves
+from tcpvit.errors import did_you_mean
+from tcpvit.models.config import ViTConfig
+from tcpvit.models.registry import create_model, list_models, model_config, twin_name
+from tcpvit.models.segmenter import SegmenterConfig
+from tcpvit.models.zoo import list_pretrained
+from tcpvit.tables import Ratio, Table, show
+
+
+def analyze(
+    names: list[str] | None = None,
+    *,
+    set: list[str] | None = None,
+    batch: int = 1,
+    theory: bool = False,
+    d: int | None = None,
+    tube: int | None = None,
+    heads: int | None = None,
+    mlp_ratio: float | None = None,
+    depth: int | None = None,
+    tokens: int | None = None,
+    figure: Path | None = None,
+    json: bool = False,
+    markdown: bool = False,
+    latex: bool = False,
+) -> list[Table]:
+    """Parameters, FLOPs and memory of models, by formula and by count.
+
+    Several models stand side by side, with the ratio of each to the first. With --theory the paper's tables are
+    shown instead, as symbols and numbers: of the TCP-ViT that is named, or of any d, C, H, r, L and N.
+
+    Args:
+        names: models that `tcpvit models` lists; std_vit_cifar and tcp_vit_cifar if none is named.
+        set: an option of the models, KEY=VALUE, such as attention=joint or img_size=64; may be repeated. What only
+            a TCP-ViT has is set for the TCP-ViTs alone.
+        batch: images in the training step whose memory is counted.
+        theory: the paper's Tables mhsa_weights, ffn_weights and param_general, and its FLOPs.
+        d: with --theory, the width of a slice.
+        tube: with --theory, the tube length C.
+        heads: with --theory, the heads H of a slice.
+        mlp_ratio: with --theory, the expansion r of the FFN.
+        depth: with --theory, the layers L.
+        tokens: with --theory, the patches N.
+        figure: also draw the ratios against C, d and N into this file (.png, .pdf or .svg).
+        json: print JSON.
+        markdown: print Markdown.
+        latex: print LaTeX (booktabs).
+
+    Examples:
+        tcpvit analyze std_vit_cifar tcp_vit_cifar
+        tcpvit analyze tcp_vit_cifar --set attention=joint --batch 256
+        tcpvit analyze std_vit_pet tcp_vit_pet --set backbone.depth=8
+        tcpvit analyze std_vit_base_patch16_224 tcp_vit_base_patch16_224 --markdown
+        tcpvit analyze --theory --d 25 --tube 200 --heads 5 --tokens 9
+        tcpvit analyze --theory --latex --figure ratios.pdf
+    """
+    symbols: dict[str, Any] = {
+        "d": d,
+        "tube": tube,
+        "heads": heads,
+        "mlp_ratio": mlp_ratio,
+        "depth": depth,
+        "tokens": tokens,
+    }
+    given = {name: value for name, value in symbols.items() if value is not None}
+    if given and not theory:
+        option = next(iter(given)).replace("_", "-")
+        raise ValueError(f"--{option} belongs to --theory; an option of a model is written --set KEY=VALUE")
+    names = list(dict.fromkeys(names or ["std_vit_cifar", "tcp_vit_cifar"]))
+    chosen = _with_options(names, set or [])
+    if theory:
+        tables = theory_tables(replace(_shape(chosen), **given))
+    else:
+        models = [analyze_model(name, create_model(name, **options), batch=batch) for name, options in chosen]
+        tables = report_tables(models, batch=batch)
+    show(tables, json=json, markdown=markdown, latex=latex)
+    if figure:
+        _draw(replace(_shape(chosen), **given), figure)
+    return tables
+
+
+def models(pattern: str = "*", *, json: bool = False, markdown: bool = False, latex: bool = False) -> Table:
+    """The models there are, with their size and the ratio to their twin.
+
+    Args:
+        pattern: show only the names that match this wildcard.
+        json: print JSON.
+        markdown: print Markdown.
+        latex: print LaTeX (booktabs).
+
+    Examples:
+        tcpvit models
+        tcpvit models 'tcp_*'
+        tcpvit models '*_tiny_*' --json
+    """
+    names = list_models(pattern)
+    if not names:
+        raise ValueError(f"no model matches {pattern!r}{did_you_mean(pattern, list_models())}")
+    columns = ["model", "image", "patch", "d", "C", "depth", "heads", "parameters", "of its Std twin"]
+    table = Table("models", "Models", columns)
+    for name in names:
+        table.add(*_line(name))
+    table.notes.append("d is the width of a slice, C the tube length, heads are counted in each slice.")
+    with_weights = [name for name in names if name in list_pretrained()]
+    if with_weights:
+        table.notes.append(f"With trained weights, for `tcpvit predict` and `tcpvit eval`: {', '.join(with_weights)}.")
+    show([table], json=json, markdown=markdown, latex=latex)
+    return table
+
+
+def _line(name: str) -> list[Any]:
+    config = model_config(name)
+    encoder, size, twin = encoder_of(config), _size(name), _std_twin(name)
+    height, width = config.image_shape
+    image = f"{config.in_chans}×{height}×{width}"
+    heads = encoder.num_heads  # of a Swin, for each stage
+    heads = ", ".join(map(str, heads)) if isinstance(heads, tuple) else heads
+    shape = [encoder.patch_size, encoder.d, encoder.tube_length, encoder.depth, heads]
+    return [name, image, *shape, size, Ratio(size / _size(twin)) if twin else None]
+
+
+def _std_twin(name: str) -> str | None:
+    """The Std twin of a TCP model, if it has one."""
+    if model_config(name).kind == "tcp":
+        with suppress(ValueError):
+            return twin_name(name)
+    return None
+
+
+def _size(name: str) -> int:
+    """Parameters, without building the model where a formula has them."""
+    config = model_config(name)
+    known = isinstance(config, ViTConfig | SegmenterConfig)
+    return predict_parameters(config) if known else count_parameters(create_model(name))
+
+
+def _with_options(names: list[str], texts: list[str]) -> list[tuple[str, dict[str, Any]]]:
+    """Each name with its options: those of TCP models go to the TCP models, if there are any."""
+    configs = [model_config(name) for name in names]
+    any_tcp = any(config.kind == "tcp" for config in configs)
+    chosen = []
+    for name, config in zip(names, configs, strict=True):
+        options = parse_options(texts, type(config))
+        chosen.append((name, without_tcp_options(options) if config.kind == "std" and any_tcp else options))
+    return chosen
+
+
+def _shape(chosen: list[tuple[str, dict[str, Any]]]) -> EncoderShape:
+    """The shape that formulas take: that of the first TCP-ViT, or else of the first model."""
+    configs = [model_config(name, **options) for name, options in chosen]
+    encoder = encoder_of(next((config for config in configs if config.kind == "tcp"), configs[0]))
+    if not isinstance(encoder, ViTConfig):
+        raise ValueError(f"the paper's formulas are those of a ViT, and {chosen[0][0]} is none; name a ViT")
+    return EncoderShape.of(encoder)
+
+
+def _draw(shape: EncoderShape, path: Path) -> None:
+    from tcpvit.figures.ratios import draw_ratios
+
+    at = {"C": shape.tube, "d": shape.d, "N": shape.tokens}
+    draw_ratios(ratio_curves(shape), at).savefig(path, dpi=300)

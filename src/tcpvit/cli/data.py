@@ -1,0 +1,151 @@
+"""`tcpvit data`: what sets there are, fetch one, verify one, look at one."""
+
+from __future__ import annotations
+
+import json as json_module
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from tcpvit.data.contact_sheet import contact_sheet
+from tcpvit.data.files import FileCheck
+from tcpvit.data.files import data_root as resolve_root
+from tcpvit.data.registry import (
+    BUILT_IN,
+    FOLDER,
+    SOURCES,
+    download_dataset,
+    find_dataset,
+    get_source,
+    load_dataset,
+    typed_options,
+)
+from tcpvit.tables import Bytes, Table, show
+
+OPTION = "data.options."
+
+
+def data(
+    action: Literal["list", "download", "check", "show"] = "list",
+    name: str = "",
+    *,
+    data_root: str = "",
+    out: str = "",
+    part: Literal["train", "val", "test"] = "train",
+    task: str = "",
+    level: str = "",
+    set: list[str] = [],  # noqa: B006 (typer copies it)
+    extra: bool = False,
+    json: bool = False,
+) -> Any:
+    """List, download, verify and look at the data sets.
+
+    Args:
+        action: what to do; `list` says what is on disk.
+        name: a set that `list` names, or folder:PATH for your own images.
+        data_root: the folder that holds the sets; by default TCPVIT_DATA, else the cache.
+        out: the image that `show` writes, NAME.png by default.
+        part: the part that `show` draws from.
+        task: of digits-on-photos, classification or segmentation.
+        level: of digits-on-photos, easy or hard.
+        set: data.options.KEY=VALUE, an option of the set for `show` and `check`, as in training; may be repeated.
+        extra: download SVHN's 1.3 GB of extra digits too.
+        json: print JSON instead of a table.
+
+    Examples:
+        tcpvit data
+        tcpvit data download cifar10
+        tcpvit data check cifar10 --data-root ~/data
+        tcpvit data show digits-on-photos --level hard --out sheet.png
+        tcpvit data show folder:my_images
+        tcpvit data show folder:my_masks --set 'data.options.mask_values={0: 0, 255: 1}'
+    """
+    if action == "list":
+        return _list(data_root, json)
+    if not name:
+        raise ValueError(f"which set should be treated? For example: tcpvit data {action} {BUILT_IN}")
+    if action == "download":
+        return _download(name, data_root, extra, json)
+    if action == "check":
+        return _check(name, data_root, typed_options(name, _parsed(set)), json)
+    options = typed_options(name, _parsed(set)) | {k: v for k, v in {"task": task, "level": level}.items() if v}
+    return _show(name, data_root, part, out, options, json)
+
+
+def _list(root: str, json: bool) -> Table:
+    place = resolve_root(root)
+    table = Table("data", f"Sets in {place}", ["name", "what", "on disk", "folder", "download"])
+    table.add(BUILT_IN, "handwritten digits on photographs, 32×32", None, "built in", None)
+    for source in SOURCES.values():
+        folder = source.find(place)
+        download = Bytes(sum(resource.size for resource in source.resources))
+        size = Bytes(_bytes_in(folder)) if folder else None
+        table.add(source.name, source.about, size, str(folder) if folder else None, download)
+    table.add(f"{FOLDER}PATH", "your own images", None, None, None)
+    show([table], json=json)
+    return table
+
+
+def _download(name: str, root: str, extra: bool, json: bool) -> dict[str, str]:
+    if name == BUILT_IN or name.startswith(FOLDER):
+        raise ValueError(f"{name} needs no download")
+    result = {"name": name, "folder": str(download_dataset(name, root or None, optional=extra))}
+    print(json_module.dumps(result) if json else f"{name} is in {result['folder']}")
+    return result
+
+
+def _parsed(words: Sequence[str]) -> dict[str, Any]:
+    """`data.options.KEY=VALUE` as `tcpvit train --set` takes them."""
+    options = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or not key.startswith(OPTION):
+            raise ValueError(f"an option of the set is {OPTION}KEY=VALUE, got {word!r}")
+        try:
+            options[key.removeprefix(OPTION).strip()] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise ValueError(f"{value!r} is no valid YAML value, in {word!r}") from None
+    return options
+
+
+def _check(name: str, root: str, options: dict[str, Any], json: bool) -> list[FileCheck]:
+    checks = _check_folder(name, options) if name.startswith(FOLDER) else _check_source(name, root)
+    table = Table("check", f"Check of {name}", ["file", "good", "found"])
+    for check in checks:
+        table.add(check.file, check.ok, check.detail)
+    show([table], json=json)
+    if bad := sum(not check.ok for check in checks):
+        raise ValueError(f"{bad} of {len(checks)} checks of {name} failed")
+    return checks
+
+
+def _check_source(name: str, root: str) -> list[FileCheck]:
+    if name == BUILT_IN:
+        raise ValueError(f"{name} is made on the spot; there is nothing to check")
+    return get_source(name).check(find_dataset(name, root or None))
+
+
+def _check_folder(name: str, options: dict[str, Any]) -> list[FileCheck]:
+    """Read every image, and name those that cannot be used."""
+    splits = load_dataset(name, **options | {"on_bad": "skip", "image_size": 32, "stream": False})
+    counts = [
+        FileCheck(part, True, f"{len(images):,} images, {images.task} in {len(images.classes)} classes")
+        for part, images in splits.parts().items()
+    ]
+    return counts + [FileCheck("bad files", False, note) for note in splits.notes]
+
+
+def _show(name: str, root: str, part: str, out: str, options: dict[str, Any], json: bool) -> str:
+    splits = load_dataset(name, root or None, **options)
+    images = {"train": splits.train, "val": splits.val, "test": splits.test}[part]
+    path = out or f"{Path(name.removeprefix(FOLDER)).name}.png"
+    contact_sheet(images).save(path, optimize=True)
+    result = {"name": name, "part": part, "images": len(images), "classes": images.classes, "sheet": path}
+    print(json_module.dumps(result) if json else f"{len(images):,} images in {part}; some of them are in {path}")
+    return path
+
+
+def _bytes_in(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

@@ -1,0 +1,7 @@
+"""Inference: a trained model with its preprocessing, prediction of images and folders, masks and overlays."""
+
+from tcpvit.inference.loading import LoadedModel, load_model
+from tcpvit.inference.masks import segment_files
+from tcpvit.inference.predict import predict_files
+
+__all__ = ["LoadedModel", "load_model", "predict_files", "segment_files"]

@@ -1,0 +1,123 @@
+"""Models that were trained: found by run folder, saved folder or preset, with what it takes to feed them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import torch
+from torch import Tensor, nn
+
+from tcpvit.data import Images
+from tcpvit.data.image_set import IMAGENET_MEAN, IMAGENET_STD
+from tcpvit.data.images import Fit
+from tcpvit.errors import did_you_mean
+from tcpvit.models import create_model, from_pretrained, list_models, list_pretrained
+from tcpvit.models.pretrained import CONFIG, WEIGHTS, Pretrained, load_weights
+from tcpvit.models.segmenter import SegmenterConfig
+from tcpvit.models.zoo import RECIPE, pretrained_folder
+from tcpvit.training.evaluation import unwrapped
+from tcpvit.training.export import fit_of, read_preprocessing
+from tcpvit.training.recipe import Recipe, load_recipe
+from tcpvit.training.run import RunFolder
+
+Weights = Literal["best", "last"]
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model in eval mode, the recipe it was trained by, and how its images are prepared (None: not known)."""
+
+    name: str
+    model: nn.Module
+    recipe: Recipe | None = None
+    preprocessing: dict[str, Any] | None = None
+
+    def prepare(self, data: Images) -> Images:
+        """`data`, normalised as the model's training images were."""
+        if self.preprocessing is None:
+            return data
+        mean, std = (tuple(self.preprocessing[name]) for name in ("mean", "std"))
+        return replace(data, mean=mean, std=std)
+
+    def preparation(self) -> dict[str, Any]:
+        """How the model's images are prepared; without a record of that, by ImageNet's habits."""
+        config = self.config
+        return self.preprocessing or {
+            "task": "segmentation" if isinstance(config, SegmenterConfig) else "classification",
+            "classes": [str(k) for k in range(config.num_classes)],
+            "image_shape": [config.in_chans, *config.image_shape],
+            "mean": IMAGENET_MEAN,
+            "std": IMAGENET_STD,
+        }
+
+    @property
+    def fit(self) -> Fit:
+        """How images of any shape become the model's, if nothing else is asked for: as in its training."""
+        about = self.preparation()
+        return about.get("fit") or fit_of(self.recipe.data if self.recipe else None, about["task"])
+
+    @property
+    def side(self) -> int | None:
+        """The side of the square images that it was trained on, if that is known."""
+        height, width = self.preprocessing["image_shape"][1:] if self.preprocessing else (0, 0)
+        return height if height and height == width else None
+
+    @property
+    def config(self) -> Any:
+        """That of a model of this library; None for others, whose configs are of another kind."""
+        return self.model.config if isinstance(self.model, Pretrained) else None
+
+    @torch.no_grad()
+    def try_on(self, data: Images, hint: str = "") -> Tensor:
+        """The logits of one blank image of the set's shape; a model that refuses it is an error that says so."""
+        channels, height, width = data.image_shape
+        like = next(self.model.parameters())
+        try:
+            return unwrapped(self.model(torch.zeros(1, channels, height, width, dtype=like.dtype, device=like.device)))
+        except (AssertionError, RuntimeError, ValueError) as error:
+            size = self.preprocessing["image_shape"][1] if self.preprocessing else "SIZE"
+            said = str(error).partition("\n")[0].rstrip(".")
+            raise ValueError(
+                f"{self.name} does not take the images of {data.source}, which are {height}×{width}×{channels} "
+                f"({said}); resize them with --set data.image_size={size}{hint}"
+            ) from error
+
+
+def load_model(target: str | Path, weights: Weights = "best", *, model: nn.Module | None = None) -> LoadedModel:
+    """The model of a run folder (its best or last weights), of a folder written by `save_pretrained`, or a preset.
+
+    A preset comes with the weights of the zoo if it has any there, else with random ones and without recipe and
+    preprocessing. `model` is for a run of a model that was built in Python: one built as it was, with any weights.
+    """
+    folder = Path(target)
+    run = RunFolder(folder)
+    if run.exists:
+        if not (folder / weights).is_dir():
+            raise ValueError(f"{folder} has no {weights} weights yet; go on with `tcpvit train --resume {folder}`")
+        saved = folder / weights
+        return LoadedModel(folder.name, _load(saved, model), run.recipe(), read_preprocessing(saved))
+    if folder.is_dir():
+        return LoadedModel(folder.name, _load(folder, model), None, read_preprocessing(folder))
+    if str(target) in list_pretrained():
+        saved = pretrained_folder(str(target))
+        return LoadedModel(str(target), from_pretrained(saved), load_recipe(saved / RECIPE), read_preprocessing(saved))
+    if str(target) not in list_models():
+        raise ValueError(
+            f"{str(target)!r} is no run folder, no saved model and no preset{did_you_mean(str(target), list_models())}"
+        )
+    return LoadedModel(str(target), create_model(str(target)).eval())
+
+
+def _load(saved: Path, model: nn.Module | None) -> nn.Module:
+    """The model of a folder; one that another program built has its weights there alone."""
+    if (saved / CONFIG).is_file() or not (saved / WEIGHTS).is_file():
+        return cast(nn.Module, from_pretrained(saved, model=model))
+    if model is None:
+        raise ValueError(
+            f"{saved} has the weights of a model that was built in Python, and not how; load it there with "
+            "tcpvit.inference.load_model(FOLDER, model=MODEL), the model built as it was"
+        )
+    load_weights(model, saved / WEIGHTS)
+    return model.eval()

@@ -1,1 +1,0 @@
-"""Studies: one module per table or figure of the paper, and our own."""

@@ -1,0 +1,203 @@
+"""`tcpvit tensorize` as people type it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from PIL import Image
+
+import tcpvit
+from tcpvit import cli
+from tcpvit.compat import repair_torchvision
+
+TINY = ["--option", "img_size=32", "--option", "depth=1", "--option", "embed_dim=24", "--option", "num_heads=2"]
+DIGITS = "data.options={sizes: [48, 20, 20]}"
+SHORT = ["--set", DIGITS, "--set", "schedule.epochs=1", "--set", "data.batch_size=16", "--quiet"]
+DISTIL = ["--distill", "digits-on-photos", *SHORT]
+TIMM = ["timm/vit_tiny_patch16_224", *TINY, "--option", "num_classes=10"]
+
+
+def run(capsys, *args):
+    code = cli.main(["tensorize", *args])
+    return code, *capsys.readouterr()
+
+
+def test_a_model_of_timm(capsys, tmp_path):
+    out = tmp_path / "converted"
+    code, text, _ = run(capsys, "timm/vit_tiny_patch16_224", *TINY, "--out", str(out))
+    assert code == 0
+    assert "blocks.0.mlp.fc1" in text
+    assert "head (the model's classifier)" in text
+    assert tcpvit.from_pretrained(out).blocks[0].mlp.fc1.tube == 3
+
+
+def test_json(capsys):
+    code, text, _ = run(capsys, "std_vit_cifar", "--tube", "4", "--exclude", "*.fc2", "--json")
+    assert code == 0
+    content = json.loads(text)
+    assert content["config"]["tube"] == 4
+    assert {layer["status"] for layer in content["layers"] if layer["name"].endswith("fc2")} == {"excluded"}
+
+
+def test_distil(capsys, tmp_path):
+    settings = ["--set", DIGITS, "--set", "schedule.epochs=1", "--set", "data.batch_size=16"]
+    options = ["--option", "depth=1", "--option", "patch_size=8", "--option", "embed_dim=24"]
+    distil = ["--distill", "digits-on-photos", "--out", str(tmp_path / "run")]
+    code, text, _ = run(capsys, "std_vit_cifar", *options, *distil, *settings, "--quiet")
+    assert code == 0
+    for words in ("original", "converted", "distilled", "digits-on-photos; the model is in"):
+        assert words in text
+    folder = tmp_path / "run" / "best"
+    assert cli.main(["eval", str(folder), "--dataset", "digits-on-photos", "--set", DIGITS]) == 0
+    capsys.readouterr()
+    code, text, _ = run(capsys, str(folder), "--tube", "2")  # a saved model, converted already
+    assert code == 0
+    assert "is tensorised already" in text
+
+
+def test_a_used_folder(capsys, tmp_path):
+    out = ["--out", str(tmp_path / "run")]
+    code, text, _ = run(capsys, *TIMM, *DISTIL, *out)
+    assert code == 0
+    assert run(capsys, *TIMM, *DISTIL, *out)[:2] == (0, text)  # complete, of the same teacher, though that is drawn
+    for words, said in (
+        (["--transform", "haar"], "transform=dct, now it is haar"),
+        (["--tube", "2"], "tube=3, now it is 2"),
+        (["--option", "depth=2"], "options.depth=1, now it is 2"),
+        (["--set", "schedule.epochs=2"], "schedule.epochs=1, now it is 2"),
+    ):
+        code, _, err = run(capsys, *TIMM, *DISTIL, *out, *words)
+        assert code == 1
+        assert f"was distilled with {said}; replace it with --overwrite" in err
+        assert err.count("\n") == 1
+    code, _, err = run(capsys, *TIMM, *out)
+    assert code == 1
+    assert "holds a run" in err
+    assert cli.main(["train", "--resume", out[1]]) == 1
+    assert "go on by repeating the command that began it" in capsys.readouterr().err
+    for original in (out[1], f"{out[1]}/best"):
+        code, _, err = run(capsys, original, *DISTIL, *out, "--overwrite")
+        assert code == 1
+        assert "holds the original, which would be replaced" in err
+    code, _, err = run(capsys, out[1], "--out", f"{out[1]}/best")
+    assert code == 1
+    assert "holds the original, which would be replaced" in err
+    assert run(capsys, *TIMM, *DISTIL, *out, "--transform", "haar", "--overwrite")[0] == 0
+    assert tcpvit.from_pretrained(tmp_path / "run" / "best").blocks[0].mlp.fc1.transform.name == "haar"
+
+
+@pytest.fixture
+def vit_of_transformers(tmp_path):
+    repair_torchvision()
+    import transformers
+
+    sizes = {"hidden_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 48}
+    config = transformers.ViTConfig(image_size=32, num_labels=10, **sizes)
+    transformers.ViTForImageClassification(config).save_pretrained(tmp_path / "vit")
+    return tmp_path / "vit"
+
+
+def say_how_images_are_prepared(folder):
+    about = {"image_processor_type": "ViTImageProcessor", "image_mean": [0.4] * 3, "image_std": [0.2] * 3}
+    (folder / "preprocessor_config.json").write_text(json.dumps(about))
+
+
+def test_a_model_of_transformers_is_distilled_measured_and_predicts(capsys, tmp_path, vit_of_transformers):
+    say_how_images_are_prepared(vit_of_transformers)
+    model, image = f"transformers/{vit_of_transformers}", tmp_path / "a.png"
+    Image.new("RGB", (40, 40), (200, 0, 0)).save(image)
+    assert run(capsys, model, "--tube", "2", *DISTIL, "--out", str(tmp_path / "run"))[0] == 0
+    assert run(capsys, model, "--tube", "2", "--out", str(tmp_path / "saved"))[0] == 0
+    for folder in (tmp_path / "run", tmp_path / "saved"):
+        assert cli.main(["eval", str(folder), "--dataset", "digits-on-photos", "--set", DIGITS]) == 0
+        assert cli.main(["predict", str(folder), str(image), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out.rpartition("\n{")[2].join(["{", ""]))["found"][0]
+    pixel = (torch.tensor([200.0, 0, 0]) / 255 - 0.4) / 0.2
+    logits = tcpvit.from_pretrained(tmp_path / "saved")(pixel.view(1, 3, 1, 1).expand(1, 3, 32, 32)).logits
+    assert found["labels"][0] == f"LABEL_{logits.argmax().item()}"
+    assert found["probabilities"][0] == pytest.approx(logits.softmax(1).max().item(), abs=1e-5)
+
+
+def test_a_saved_model_of_timm_knows_how_its_images_are_prepared(capsys, tmp_path):
+    out, image = str(tmp_path / "saved"), tmp_path / "a.png"
+    Image.new("RGB", (40, 40), (200, 0, 0)).save(image)
+    assert run(capsys, *TIMM, "--out", out)[0] == 0
+    about = json.loads((tmp_path / "saved" / "preprocessing.json").read_text())
+    assert (about["mean"], about["image_shape"], about["classes"][-1]) == ([0.5] * 3, [3, 32, 32], "9")
+    assert cli.main(["predict", out, str(image)]) == 0
+    assert cli.main(["eval", out, "--dataset", "digits-on-photos", "--set", DIGITS]) == 0
+    assert "the model was trained on the classes" not in capsys.readouterr().out
+    code = cli.main(["eval", out, "--dataset", "digits-on-photos", "--set", DIGITS, "--set", "data.image_size=48"])
+    assert code == 1
+    assert "(Input height (48) doesn't match model (32)); resize them with --set data.image_size=32" in (
+        capsys.readouterr().err
+    )
+
+
+def test_a_model_that_does_not_know_how_its_images_are_prepared(capsys, tmp_path, vit_of_transformers):
+    out, image = str(tmp_path / "saved"), tmp_path / "a.png"
+    Image.new("RGB", (40, 40)).save(image)
+    assert run(capsys, f"transformers/{vit_of_transformers}", "--tube", "2", "--out", out)[0] == 0
+    assert cli.main(["predict", out, str(image)]) == 1
+    err = capsys.readouterr().err
+    assert "does not say how its images are prepared; convert the model again" in err
+    assert cli.main(["eval", out, "--dataset", "digits-on-photos", "--set", DIGITS]) == 0
+    assert "how this model's images were normalised is not known" in capsys.readouterr().out
+
+
+def test_what_is_wrong_is_said_before_the_conversion(capsys, tmp_path, monkeypatch):
+    def never(*args, **options):
+        raise AssertionError("it was converted")
+
+    monkeypatch.setattr("tcpvit.cli.tensorize.tensorize_", never)
+    out = ["--out", str(tmp_path / "run")]
+    for words, said in (
+        (["--distill", "digits"], "there is no set 'digits'"),
+        ([*DISTIL, "--set", "schedule.epoch=1"], "a recipe has no key 'schedule.epoch'"),
+        ([*DISTIL, "--option", "num_classes=7"], "build it with num_classes=10"),
+        (
+            [*DISTIL, "--set", "data.image_size=48"],
+            "--set data.image_size=32, or build the model for them with --option",
+        ),
+    ):
+        code, _, err = run(capsys, *TIMM, *out, *words)
+        assert code == 1
+        assert said in err
+    assert not (tmp_path / "run").exists()
+
+
+def test_as_a_program_without_a_traceback(tmp_path):
+    command = [sys.executable, "-m", "tcpvit", "tensorize", "timm/vit_tiny_patch16_224", "--option", "depth=1"]
+    distil = ["--distill", "digits-on-photos", "--set", DIGITS, "--out", "run"]
+    done = subprocess.run(
+        [*command, *distil], cwd=tmp_path, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert "resize them with --set data.image_size=224, or build the model for them with --option img_size=32" in (
+        done.stderr
+    )
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["std_vit_cifar", "--distill", "cifar10"], "add --out FOLDER"),
+        (["std_vit_cifar", "--set", "seed=1"], "add --distill DATASET"),
+        (["nobody/knows"], "is no model: give a preset"),
+        (["std_vit_cifar", "--option", "depth"], "--option is KEY=VALUE"),
+        (["timm/vit_tiny_patch16_224", "--option", "img_size=[1,"], "--option img_size should be a value as YAML"),
+        (["timm/vit_tny_patch16_224"], "did you mean timm/vit_tiny_patch16_224?"),
+        (["torchvision/vit_b_17"], "did you mean torchvision/vit_b_16?"),
+        (["std_vit_cifar", "--tube", "5", "--strict"], "the tube 5 does not fit patch_embed.proj (input width 48"),
+    ],
+)
+def test_misuse(capsys, args, said):
+    code, _, err = run(capsys, *args)
+    assert code == 1
+    assert said in err

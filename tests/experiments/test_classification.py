@@ -1,0 +1,207 @@
+"""The tables of the classification study: what stands beside what, and on which seeds."""
+
+from __future__ import annotations
+
+from experiments.classification.labels import PLUS
+from experiments.classification.page import _frontier
+from experiments.classification.tables import (
+    at_own_rate,
+    by_model,
+    changes,
+    choice_table,
+    depths,
+    factors,
+    final_table,
+    gap_table,
+    judges,
+    paper_table,
+    settled,
+    target_table,
+)
+from experiments.classification.words import in_short, with_time
+from tcpvit.tables import Table
+
+
+def made(group: str, name: str, top1: float, *, seed: int = 0, lr: float = 0.006, epochs: int = 12) -> dict:
+    """A record with what the tables read of it."""
+    alike = {"dataset": "cifar10", "train_images": 50_000, "measured_images": 10_000, "recipe": "cifar-classification"}
+    found = {"measured_on": "test images", "top1_last": top1, "top1_best": top1, "train_loss": 1.0, "test_loss": 1.0}
+    own = {"group": group, "name": name, "seed": seed, "lr": lr, "epochs": epochs, "changes": [], "parameters": 43_930}
+    return {**alike, **found, **own, "cpu_seconds": None}
+
+
+def cells(table: Table, column: str) -> list[object]:
+    return [row.cells[table.columns.index(column)] for row in table.rows]
+
+
+def test_short_runs_choose_how_a_model_is_shown():
+    def run(group: str, name: str, lr: float, top1: float) -> dict:
+        return {"group": group, "name": name, "lr": lr, "top1_last": top1}
+
+    low, high = run("gap", "std", 0.003, 0.72), run("own", "std", 0.006, 0.69)
+    assert at_own_rate([low, high]) == {"std": [high]}  # nothing to choose by: what was planned as its own
+    short = run("screen", "std", 0.003, 0.5)
+    assert at_own_rate([low, high, short, run("rate", "std-0.006", 0.006, 0.6)]) == {"std": [high]}
+    assert at_own_rate([low, high, short, run("rate", "std-0.006", 0.006, 0.4)]) == {"std": [low]}
+    full, root = run("own", "joint-full-lr", 0.006, 0.7), run("own", "joint-sqrt-lr", 0.006, 0.69)
+    liked = run("rate", "joint-sqrt-lr-0.006", 0.006, 0.61)
+    assert at_own_rate([full, root, liked]) == {"joint-full-lr": [root]}  # worse on test images, which do not count
+    assert at_own_rate([full, liked]) == {"joint-full-lr": [full]}  # the best of those that were trained for long
+    assert at_own_rate([run("gap", "joint", 0.003, 0.7)]) == {}
+
+
+def test_runs_as_long_as_the_finals_choose_their_rates_before_short_ones():
+    def run(group: str, name: str, lr: float, top1: float) -> dict:
+        return {"group": group, "name": name, "lr": lr, "top1_last": top1}
+
+    full, root = run("final", "joint-full-lr", 0.006, 0.75), run("final", "joint-sqrt-lr", 0.006, 0.74)
+    short = [run("rate", "joint-full-lr-0.006", 0.006, 0.6), run("rate", "joint-sqrt-lr-0.006", 0.006, 0.5)]
+    long = [run("long", "joint-full-lr-0.006", 0.006, 0.7), run("long", "joint-sqrt-lr-0.006", 0.006, 0.72)]
+    other = [run("rate", "std-0.006", 0.006, 0.6)]
+    assert settled([full, root], judges(short)) == {"joint-full-lr": [full]}
+    assert settled([full, root], judges(short + long)) == {"joint-full-lr": [root]}
+    assert judges(short + long + other) == long + other
+
+
+def test_targets_are_judged_on_the_seeds_that_both_models_have():
+    def runs(*top1: float) -> list[dict]:
+        return [{"seed": seed, "top1_last": value, "lr": 0.006, "changes": []} for seed, value in enumerate(top1)]
+
+    found = target_table({PLUS: runs(0.75, 0.76, 0.10), "std-28": runs(0.71, 0.70), "std": runs(0.78, 0.77, 0.11)})
+    ahead, within = (row.cells[3:] for row in found.rows)  # no third row: the wide model was not run
+    assert ahead == ("+5.0", "[−7.7, +17.7]", 2, "reached on average")
+    assert within == ("−1.7", "[−4.5, +1.2]", 3, "reached on average")
+
+
+def test_each_row_of_the_gap_is_compared_by_its_own_accuracy():
+    runs = [made("gap", name, top1) for name, top1 in (("std", 0.7), ("joint-full-lr", 0.68), ("joint-sqrt-lr", 0.6))]
+    table = gap_table(by_model(runs).values(), {"joint-full-lr": 0.25})
+    assert cells(table, "against Std-ViT") == ["0.0", "−2.0", "−10.0"]
+    assert cells(table, "ms") == [None, "0.250", None]
+    both = gap_table(by_model([*runs, made("gap", "std", 0.6, seed=1)]).values(), {})
+    assert cells(both, "top-1, last").count("65.0 ± 7.1 %") == 1  # one row of a model, whatever its seeds
+    assert "−2.0" in cells(both, "against Std-ViT")  # seed 0 against seed 0
+
+
+def test_finalists_are_compared_on_common_seeds_and_those_not_run_are_named():
+    final = [made("final", "std", top1, seed=seed) for seed, top1 in enumerate((0.785, 0.773))]
+    table = final_table([*final, made("final", "large-81x3", 0.784)])
+    assert "not run here" in cells(table, "seeds")
+    wide = table.rows[[row.cells[3] for row in table.rows].index("0")].cells
+    assert {"−0.1", "78.4 %"} <= set(wide)  # behind Std-ViT of that seed, though ahead of its mean
+    assert "seed" not in table.title  # they differ by row
+
+
+def test_rates_that_were_tried_stand_beside_that_of_the_finals():
+    tried = [made("rate", f"std-{lr}", top1, lr=lr, epochs=4) for lr, top1 in ((0.006, 0.6), (0.003, 0.5))]
+    table = choice_table([*tried, made("final", "std", 0.7, epochs=30)])
+    assert [row.cells[1:] for row in table.rows] == [("0.003: 50.0, **0.006: 60.0**", "0.006, the highest tried")]
+
+
+def test_longer_training_is_told_of_the_same_training_and_seeds():
+    early = {"joint-full-lr": [made("own", "joint-full-lr", 0.69)], "std-28": [made("own", "std-28", 0.66)]}
+    final = [made("final", name, 0.75, epochs=30) for name in ("joint-full-lr", "std-28")]
+    final += [made("final", "joint-sqrt-lr", 0.9, epochs=30), made("final", "std-28", 0.1, seed=1, epochs=30)]
+    (words, _) = with_time(early, by_model(final))
+    assert words.endswith("J, F against Std-ViT, width 28: +3.0, then 0.0 points.")
+
+
+def both(group: str, std: float, tcp: float, *, last: float | None = None, epochs: int = 150) -> list[dict]:
+    """The paper's two; `last` is TCP-ViT's accuracy at the last epoch if it is not its best."""
+    one = made(group, "tcp", tcp, epochs=epochs)
+    return [made(group, "std", std, epochs=epochs), one | {"top1_last": tcp if last is None else last}]
+
+
+def told(records: list[dict], about: str) -> list[str]:
+    return [line for line in in_short(records, {}) if about in line]
+
+
+def test_care_in_training_may_turn_the_papers_order_round():
+    paper = both("paper", 0.58, 0.61)
+    assert not told(paper, "tuned recipe")
+    (turned,) = told(paper + both("tuned", 0.68, 0.66), "tuned recipe")
+    assert "2.0 points behind Std-ViT" in turned
+    assert "Std-ViT gains +10.0 points at the best epoch and TCP-ViT +5.0." in turned
+    assert turned.endswith("The paper's order of the two turns round.")
+    (kept,) = told(paper + both("tuned", 0.68, 0.69), "tuned recipe")
+    assert kept.endswith("TCP-ViT's lead stays.")
+
+
+def test_an_order_that_the_last_epoch_does_not_show_is_not_claimed():
+    (unsure,) = told(both("paper", 0.58, 0.61) + both("tuned", 0.68, 0.66, last=0.675), "tuned recipe")
+    assert "2.0 points behind Std-ViT at the best epoch, 0.5 points behind it at the last" in unsure
+    assert unsure.endswith("not sure, one of the two is within chance.")
+
+
+def test_shorter_runs_are_not_told_as_the_papers_protocol():
+    assert told(both("paper", 0.58, 0.61), "the paper's own protocol")
+    assert not told(both("paper", 0.58, 0.61, epochs=1), "the paper's own protocol")
+
+
+def test_changes_are_measured_over_the_seeds_that_both_runs_have():
+    runs = [made("gap", "paper", 0.5), made("gap", "joint", 0.6), made("gap", "paper", 0.1, seed=1)]
+    assert factors(runs) == [("joint attention and a c-product patch embedding", 0.5, 0.6)]
+
+
+def test_two_factors_are_compared_with_one_that_learns_at_the_same_scale():
+    tops = {"joint-full-lr": 0.58, "joint": 0.56, "two-factor": 0.55, "fast-two-factor": 0.53}
+    short = [made("rate", f"{name}-0.006", top1, epochs=4) for name, top1 in tops.items()]
+    by_change = {what: (before, after) for what, before, after in changes(short) if what.startswith("two factors")}
+    assert list(by_change.values()) == [(0.56, 0.55), (0.58, 0.53)]
+
+
+def test_the_paper_s_row_on_the_full_set_says_what_was_run_instead():
+    runs = [made("gap", "std", 0.7), made("gap", "paper", 0.56), made("final", "std", 0.78, epochs=30)]
+    rows = [row.cells for row in paper_table(runs).rows if "instead" in str(row.cells[0])]
+    assert [(row[1], row[3], row[6]) for row in rows] == [("Std-ViT", 12, "70.0 %"), ("TCP-ViT", 12, "56.0 %")]
+    assert not [row for row in paper_table(runs[:1]).rows if "instead" in str(row.cells[0])]
+
+
+def test_the_frontier_draws_finalists_over_the_seeds_that_all_have():
+    final = [made("final", "std", top1, seed=seed, epochs=30) for seed, top1 in enumerate((0.786, 0.774))]
+    figure = _frontier(
+        [run | {"model": "std_vit"} for run in [*final, made("final", "large-81x3", 0.784, epochs=30)]], {}
+    )
+    drawn = sorted(height for dots in figure.axes[0].collections for _, height in dots.get_offsets())
+    assert [round(height, 1) for height in drawn] == [78.4, 78.6]  # ahead on the seed of both, though not on average
+
+
+def test_a_finalist_that_is_no_preset_takes_no_seed_from_the_others():
+    final = [made("final", name, 0.7, seed=seed, epochs=30) for name in ("std", "std-28") for seed in (0, 1)]
+    late = [made("final", "fine", 0.8, seed=seed, epochs=30) for seed in (0, 1)]
+    for runs, drawn in ((late[:1], 2), (late, 3)):
+        figure = _frontier([run | {"model": "std_vit"} for run in [*final, *runs]], {})
+        assert sum(len(dots.get_offsets()) for dots in figure.axes[0].collections) == drawn
+
+
+def test_the_lead_of_a_fast_learner_is_told_early_and_late():
+    early = [made("rate", f"{name}-0.006", top1, epochs=4) for name, top1 in (("fine", 0.6), ("std-28", 0.55))]
+    early.append(made("rate", "std-0.006", 0.59, epochs=4))
+    late = [made("final", name, top1, epochs=30) for name, top1 in (("fine", 0.76), ("std-28", 0.75), ("std", 0.78))]
+    (line,) = (line for line in in_short(early + late, {}) if line.startswith("- S,"))
+    assert "+5.0 points to the dense ViT of its size and +1.0 to Std-ViT after 4 epochs" in line
+    assert "+1.0 points to the dense ViT of its size and −2.0 to Std-ViT after 30 epochs" in line
+    assert line.endswith("It learns faster, and its lead shrinks as the others catch up.")
+    assert not [line for line in in_short(early, {}) if line.startswith("- S,")]
+
+
+def test_parts_that_share_a_row_of_the_frontier_show_each_model_once():
+    runs = [made("final", "std", 0.8, epochs=2), made("gap", "std", 0.7, epochs=2), made("gap", "joint", 0.6, epochs=2)]
+    figure = _frontier([run | {"model": "std_vit"} for run in runs], {})
+    drawn = sorted(height for dots in figure.axes[0].collections for _, height in dots.get_offsets())
+    assert len(figure.axes) == 1
+    assert [round(height) for height in drawn] == [60, 80]  # the finalists' value counts
+
+
+def test_depth_is_compared_with_the_network_of_four_blocks():
+    runs = [made("depth", "std", 0.7), made("depth", "std-32x9", 0.72), made("gap", "std", 0.1)]
+    ((what, before, after),) = depths(runs)
+    assert "9 blocks" in what
+    assert (before, after) == (0.7, 0.72)
+
+
+def test_finalists_without_a_common_seed_make_no_row_of_the_frontier():
+    runs = [made("final", "std", 0.8, seed=0), made("final", "std-28", 0.7, seed=1), made("gap", "std", 0.6)]
+    figure = _frontier([run | {"model": "std_vit"} for run in runs], {})
+    assert len(figure.axes) == 1
+    assert _frontier([run | {"model": "std_vit"} for run in runs[:2]], {}) is None
