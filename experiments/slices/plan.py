@@ -88,8 +88,8 @@ def entry_logits(model: Any, images: Tensor, kept: Tensor) -> Tensor:
 
 def exit_logits(model: Any, pooled: Tensor, kept: Tensor) -> Tensor:
     """Logits with only the slices `kept` of the head's input, (B, d·C)."""
-    x_hat = model.transform.enter(model.unflatten(pooled)) * kept.view(-1, 1, 1)  # (C, B, d)
-    logits: Tensor = model.head(model.transform.leave(x_hat).flatten(-2))
+    x_hat = model.transform.to_hat_tokens(model.unflatten(pooled)) * kept.view(-1, 1, 1)  # (C, B, d)
+    logits: Tensor = model.head(model.transform.from_hat_tokens(x_hat).flatten(-2))
     return logits
 
 
@@ -97,7 +97,7 @@ def new_head_logits(model: Any, train: Features, pooled: Tensor, kept: Tensor) -
     """The same by a head fitted to those slices of the training pictures: least squares to the labels as 0 and 1."""
 
     def left(features: Tensor) -> Tensor:  # (B, d·C) -> (B, 1 + d·kept)
-        x_hat = model.transform.enter(model.unflatten(features))[kept.bool()]
+        x_hat = model.transform.to_hat_tokens(model.unflatten(features))[kept.bool()]
         return torch.cat([torch.ones(len(features), 1), x_hat.transpose(0, 1).flatten(1)], 1).double()
 
     targets = nn.functional.one_hot(train[1], model.num_classes).double()

@@ -60,7 +60,7 @@ class Case:
     def t(self, A: Tensor) -> Tensor:
         return algebra.transpose(A, **self.options)
 
-    def hat(self, A: Tensor) -> Tensor:
+    def to_hat(self, A: Tensor) -> Tensor:
         """All slices first, (C…, ..., m, n)."""
         p = len(self.tube)
         return algebra.to_hat(A, **self.options).movedim(tuple(range(-p, 0)), tuple(range(p)))

@@ -27,38 +27,38 @@ def tubes(C: int) -> torch.Tensor:
 @pytest.mark.parametrize("C", LENGTHS)
 def test_dct_is_scipys_orthonormal_one(C):
     x = tubes(C)
-    close(get_transform("dct", C).forward(x), torch.from_numpy(scipy.fft.dct(x.numpy(), norm="ortho")))
-    close(get_transform("dct", C).inverse(x), torch.from_numpy(scipy.fft.idct(x.numpy(), norm="ortho")))
+    close(get_transform("dct", C).to_hat(x), torch.from_numpy(scipy.fft.dct(x.numpy(), norm="ortho")))
+    close(get_transform("dct", C).from_hat(x), torch.from_numpy(scipy.fft.idct(x.numpy(), norm="ortho")))
 
 
 @pytest.mark.parametrize("C", LENGTHS)
 def test_dst_is_scipys_orthonormal_one(C):
     x = tubes(C)
-    close(get_transform("dst", C).forward(x), torch.from_numpy(scipy.fft.dst(x.numpy(), norm="ortho")))
-    close(get_transform("dst", C).inverse(x), torch.from_numpy(scipy.fft.idst(x.numpy(), norm="ortho")))
+    close(get_transform("dst", C).to_hat(x), torch.from_numpy(scipy.fft.dst(x.numpy(), norm="ortho")))
+    close(get_transform("dst", C).from_hat(x), torch.from_numpy(scipy.fft.idst(x.numpy(), norm="ortho")))
 
 
 @pytest.mark.parametrize("C", LENGTHS)
 def test_dft_is_scipys_unnormalised_one(C):
     x = tubes(C)
-    close(get_transform("dft", C).forward(x), torch.from_numpy(scipy.fft.fft(x.numpy())))
-    close(get_transform("dft", C).inverse(torch.from_numpy(scipy.fft.fft(x.numpy()))), x)
+    close(get_transform("dft", C).to_hat(x), torch.from_numpy(scipy.fft.fft(x.numpy())))
+    close(get_transform("dft", C).from_hat(torch.from_numpy(scipy.fft.fft(x.numpy()))), x)
     close(get_transform("dft", C).matrix, torch.from_numpy(scipy.linalg.dft(C)))
 
 
 @pytest.mark.parametrize("C", POWERS)
 def test_hadamard_is_scipys_matrix(C):
     x, H = tubes(C), torch.from_numpy(scipy.linalg.hadamard(C)).double() / C**0.5
-    close(get_transform("hadamard", C).forward(x), x @ H.mT)
-    close(get_transform("hadamard", C).inverse(x), x @ H)
+    close(get_transform("hadamard", C).to_hat(x), x @ H.mT)
+    close(get_transform("hadamard", C).from_hat(x), x @ H)
 
 
 @pytest.mark.parametrize("C", POWERS)
 def test_haar_of_a_power_of_two_is_that_of_pywavelets(C):
     x = tubes(C)
     expected = np.concatenate(pywt.wavedec(x.numpy(), "haar", axis=-1), axis=-1)
-    close(get_transform("haar", C).forward(x), torch.from_numpy(expected))
-    close(get_transform("haar", C).inverse(torch.from_numpy(expected)), x)
+    close(get_transform("haar", C).to_hat(x), torch.from_numpy(expected))
+    close(get_transform("haar", C).from_hat(torch.from_numpy(expected)), x)
 
 
 def test_haar_of_three_has_the_rows_of_the_design():

@@ -22,10 +22,10 @@ def randn(*shape: int) -> Tensor:
 def test_slices_come_first_in_their_order():
     A = randn(7, 4, 5, 2, 3)
     domain = Domain(("dct", "haar"), A, tube_ndim=2)
-    A_hat = domain.hat(A)
+    A_hat = domain.to_hat(A)
     M, N = (t.matrix for t in domain.transforms)
     close(A_hat, torch.einsum("bijcd,xc,yd->xybij", A, M, N))
-    close(domain.back(A_hat), A)
+    close(domain.from_hat(A_hat), A)
     assert domain.tube_shape == (2, 3)
     assert A_hat.is_contiguous()
 
@@ -35,9 +35,9 @@ def test_dft_of_real_tensors_keeps_half_of_the_slices(C):
     A = randn(4, 5, C)
     halves, full = Domain("dft", A), Domain("dft", A, full=True)
     assert (halves.half, full.half) == (0, None)
-    assert halves.hat(A).shape == (C // 2 + 1, 4, 5)
-    close(halves.hat(A), full.hat(A)[: C // 2 + 1])
-    close(halves.back(halves.hat(A)), A)
+    assert halves.to_hat(A).shape == (C // 2 + 1, 4, 5)
+    close(halves.to_hat(A), full.to_hat(A)[: C // 2 + 1])
+    close(halves.from_hat(halves.to_hat(A)), A)
     assert Domain("dft", A + 0j).half is None
 
 
@@ -56,8 +56,8 @@ def test_the_first_dft_is_halved_if_all_complex_ones_are_dfts(transforms, half, 
     A = randn(2, 3, 4, 4)
     domain = Domain(transforms, A, tube_ndim=2)
     assert domain.half == half
-    assert domain.hat(A).shape == (*shape, 2, 3)
-    back = domain.back(domain.hat(A))
+    assert domain.to_hat(A).shape == (*shape, 2, 3)
+    back = domain.from_hat(domain.to_hat(A))
     close(back.real, A)
     assert back.is_complex() == (half is None and any(t.is_complex for t in domain.transforms))
 
@@ -67,8 +67,8 @@ def test_the_first_dft_is_halved_if_all_complex_ones_are_dfts(transforms, half, 
 def test_half_precision_goes_in_and_comes_out(dtype, transform, inside):
     A = torch.randn(4, 5, 3, dtype=dtype)
     domain = Domain(transform, A)
-    assert domain.hat(A).dtype == (inside or dtype)
-    assert domain.back(domain.hat(A)).dtype == dtype
+    assert domain.to_hat(A).dtype == (inside or dtype)
+    assert domain.from_hat(domain.to_hat(A)).dtype == dtype
 
 
 def test_autocast_does_not_round_the_algebra():

@@ -68,8 +68,8 @@ def test_svd(case: Case, m, n, r, full):
     tail = case.tube
     expected = [(m, m), (m, n), (n, n)] if full else [(m, k), (k, k), (n, k)]
     assert [X.shape for X in (U, S, V)] == [(*case.batch, *shape, *tail) for shape in expected]
-    values = case.hat(S).diagonal(dim1=-2, dim2=-1)
-    close(values.abs(), torch.linalg.svdvals(case.hat(A)))
+    values = case.to_hat(S).diagonal(dim1=-2, dim2=-1)
+    close(values.abs(), torch.linalg.svdvals(case.to_hat(A)))
     close(values.real.sort(-1, descending=True).values, values.abs())
 
 
@@ -136,8 +136,8 @@ def test_truncation_by_tubal_rank(case: Case, m, n, data):
     orthonormal_columns(case, V)
     assert (tubal_rank(S, **case.options) == r).all()
     close(case.star(U, S, case.t(V)), low_rank(A, rank=r, **case.options).approximation)
-    leading = torch.linalg.svdvals(case.hat(A))[..., :r]
-    close(case.hat(S).diagonal(dim1=-2, dim2=-1).abs(), leading)
+    leading = torch.linalg.svdvals(case.to_hat(A))[..., :r]
+    close(case.to_hat(S).diagonal(dim1=-2, dim2=-1).abs(), leading)
 
 
 @few
@@ -162,8 +162,8 @@ def test_truncation_by_energy_keeps_the_fewest_values(case: Case, m, n, energy):
     A = case.randn(m, n)
     S = truncated_svd(A, energy=energy, **case.options).S
     tubes = len(case.tube)
-    kept = case.hat(S).diagonal(dim1=-2, dim2=-1).abs().movedim(tuple(range(tubes)), tuple(range(-1 - tubes, -1)))
-    everything = torch.linalg.svdvals(case.hat(A)).movedim(tuple(range(tubes)), tuple(range(-1 - tubes, -1)))
+    kept = case.to_hat(S).diagonal(dim1=-2, dim2=-1).abs().movedim(tuple(range(tubes)), tuple(range(-1 - tubes, -1)))
+    everything = torch.linalg.svdvals(case.to_hat(A)).movedim(tuple(range(tubes)), tuple(range(-1 - tubes, -1)))
     for b in itertools.product(*map(range, case.batch)):
         values = kept[b][kept[b] > 1e-12].square().sort(descending=True).values
         energies = everything[b].flatten().square().sort(descending=True).values
@@ -201,7 +201,7 @@ def test_eckart_young(case: Case, m, n, data):
     close(result.error, norm(A - result.approximation, **case.options))
     close(result.relative_error, result.error / norm(A, **case.options))
     # the exact error
-    left_out = torch.linalg.svdvals(case.hat(A))[..., r:].square().sum((*range(len(case.tube)), -1))
+    left_out = torch.linalg.svdvals(case.to_hat(A))[..., r:].square().sum((*range(len(case.tube)), -1))
     close(result.error, (left_out / case.scale).sqrt(), atol=1e-7)
     # no competitor is nearer: random ones with the best coefficients, and neighbours of the optimum
     U, S, V = truncated_svd(A, rank=r, **case.options)
@@ -266,7 +266,7 @@ def test_polar(case: Case, m, n, r):
         Q, H = polar(A, side=side, **case.options)
         close(case.star(Q, H) if side == "right" else case.star(H, Q), A)
         close(case.t(H), H)
-        assert (torch.linalg.eigvalsh(case.hat(H)) > -1e-10).all()
+        assert (torch.linalg.eigvalsh(case.to_hat(H)) > -1e-10).all()
         orthonormal_columns(case, Q if m >= n else case.t(Q))
 
 
@@ -288,7 +288,7 @@ def test_qr(case: Case, m, n, mode):
     close(case.star(Q, R), A)
     orthonormal_columns(case, Q)
     assert Q.shape == (*case.batch, m, m if mode == "complete" else min(m, n), *case.tube)
-    assert case.hat(R).tril(-1).abs().sum() < 1e-10
+    assert case.to_hat(R).tril(-1).abs().sum() < 1e-10
 
 
 def test_qr_against_numpy():
@@ -308,7 +308,7 @@ def test_lu(case: Case, m, n):
     P, L, U = lu(A, **case.options)
     close(case.star(P, L, U), A)
     assert is_orthogonal(P, **case.options)
-    P_hat, L_hat, U_hat = map(case.hat, (P, L, U))
+    P_hat, L_hat, U_hat = map(case.to_hat, (P, L, U))
     close(P_hat.abs().round(), P_hat.abs())
     close(L_hat.diagonal(dim1=-2, dim2=-1).abs(), torch.ones(*L_hat.shape[:-2], min(m, n), dtype=FLOAT))
     assert L_hat.real.abs().max() <= 1 + 1e-10 or L_hat.is_complex()  # the pivots are the largest
@@ -332,8 +332,8 @@ def test_cholesky(case: Case, m):
     A = case.star(B, case.t(B))
     L = cholesky(A, **case.options)
     close(case.star(L, case.t(L)), A)
-    assert case.hat(L).triu(1).abs().sum() < 1e-10
-    assert (case.hat(L).diagonal(dim1=-2, dim2=-1).real > 0).all()
+    assert case.to_hat(L).triu(1).abs().sum() < 1e-10
+    assert (case.to_hat(L).diagonal(dim1=-2, dim2=-1).real > 0).all()
 
 
 @few
@@ -345,8 +345,8 @@ def test_eigh(case: Case, m):
     close(case.star(V, D, case.t(V)), A)
     assert is_orthogonal(V, **case.options)
     assert is_diagonal(D, **case.options)
-    values = case.hat(D).diagonal(dim1=-2, dim2=-1)
-    close(values.real, torch.linalg.eigvalsh(case.hat(A)))
+    values = case.to_hat(D).diagonal(dim1=-2, dim2=-1)
+    close(values.real, torch.linalg.eigvalsh(case.to_hat(A)))
 
 
 @few
@@ -358,7 +358,7 @@ def test_eig(case: Case, m):
     assert V.is_complex()
     close(case.star(A.to(V.dtype), V), case.star(V, D))
     assert is_diagonal(D, **case.options)
-    assert (torch.linalg.svdvals(case.hat(V)) > 0).all()
+    assert (torch.linalg.svdvals(case.to_hat(V)) > 0).all()
 
 
 def test_eigenvalues_against_numpy():
@@ -378,7 +378,7 @@ def test_schur(case: Case, m, output):
     assert T.is_complex() == Z.is_complex() == (output == "complex")
     close(case.star(Z, T, case.t(Z)), A.to(Z.dtype))
     assert is_orthogonal(Z, **case.options)
-    T_hat = case.hat(T)
+    T_hat = case.to_hat(T)
     assert T_hat.tril(-2 if output == "real" else -1).abs().sum() < 1e-10
 
 

@@ -147,7 +147,7 @@ def test_norms_of_orthogonal_transforms_are_those_of_the_block_matrix(case: Case
     block = algebra.block_matrix(A, **case.options)
     close(norm(A, ord="spectral", **case.options), torch.linalg.matrix_norm(block, 2))
     close(norm(A, ord="nuclear", **case.options) * case.scale, torch.linalg.matrix_norm(block, "nuc"))
-    close(norm(A, **case.options), (case.hat(A).abs().square() / case.scale).sum(_entries(case)).sqrt())
+    close(norm(A, **case.options), (case.to_hat(A).abs().square() / case.scale).sum(_entries(case)).sqrt())
 
 
 @few
@@ -223,8 +223,8 @@ def test_trace(case: Case, m, n):
     close(trace(case.star(A, B), **case.options), trace(case.star(B, A), **case.options))
     T = trace(case.star(A, B), **case.options)
     assert T.shape == (*case.batch, *case.tube)
-    expected = case.hat(case.star(A, B)).diagonal(dim1=-2, dim2=-1).sum(-1)
-    close(case.hat(T[..., None, None, :] if len(case.tube) == 1 else T[..., None, None, :, :])[..., 0, 0], expected)
+    expected = case.to_hat(case.star(A, B)).diagonal(dim1=-2, dim2=-1).sum(-1)
+    close(case.to_hat(T[..., None, None, :] if len(case.tube) == 1 else T[..., None, None, :, :])[..., 0, 0], expected)
 
 
 @few
@@ -276,7 +276,7 @@ def test_expm(case: Case, m):
     E = expm(A, **case.options)
     close(case.star(E, expm(-A, **case.options)), case.eye(m).expand_as(A))
     close(case.star(E, E), expm(2 * A, **case.options))
-    close(torch.linalg.det(case.hat(E)), case.hat(A).diagonal(dim1=-2, dim2=-1).sum(-1).exp())
+    close(torch.linalg.det(case.to_hat(E)), case.to_hat(A).diagonal(dim1=-2, dim2=-1).sum(-1).exp())
 
 
 def test_expm_against_scipy():
@@ -293,7 +293,7 @@ def test_sqrtm_of_a_general_tensor(case: Case, m):
     A = case.regular(m)
     R = sqrtm(A, **case.options)
     close(case.star(R, R), A)
-    assert (torch.linalg.eigvals(case.hat(R)).real > 0).all()
+    assert (torch.linalg.eigvals(case.to_hat(R)).real > 0).all()
 
 
 @few
@@ -304,7 +304,7 @@ def test_sqrtm_of_a_semidefinite_tensor(case: Case, m, r):
     R = sqrtm(A, **case.options)
     close(case.star(R, R), A)
     close(case.t(R), R)
-    assert (torch.linalg.eigvalsh(case.hat(R)) > -1e-7).all()
+    assert (torch.linalg.eigvalsh(case.to_hat(R)) > -1e-7).all()
 
 
 def test_sqrtm_against_scipy():

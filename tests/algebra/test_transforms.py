@@ -31,9 +31,9 @@ def test_round_trip_along_any_dimension(data, C, ndim):
     shape = data.draw(st.lists(st.integers(0, 3), min_size=ndim, max_size=ndim))
     shape[dim] = C
     x = torch.randn(shape, dtype=FLOAT)
-    x_hat = transform.forward(x, dim=dim)
+    x_hat = transform.to_hat(x, dim=dim)
     assert x_hat.shape == x.shape
-    close(transform.inverse(x_hat, dim=dim), x)
+    close(transform.from_hat(x_hat, dim=dim), x)
     moved = x.movedim(dim, 0).reshape(C, -1)
     expected = transform.matrix.detach() @ moved.to(transform.matrix.dtype)
     close(x_hat.movedim(dim, 0).reshape(C, -1), expected)
@@ -44,8 +44,8 @@ def test_round_trip_along_any_dimension(data, C, ndim):
 def test_complex_tensors_are_transformed_by_parts(name, C):
     x = torch.complex(torch.randn(3, C, dtype=FLOAT), torch.randn(3, C, dtype=FLOAT))
     transform = get_transform(name, C)
-    close(transform.forward(x), x @ transform.matrix.mT.to(x.dtype))
-    close(transform.inverse(transform.forward(x), real=False), x)
+    close(transform.to_hat(x), x @ transform.matrix.mT.to(x.dtype))
+    close(transform.from_hat(transform.to_hat(x), real=False), x)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -53,14 +53,14 @@ def test_complex_tensors_are_transformed_by_parts(name, C):
 def test_half_precision_is_transformed_in_single(name, dtype):
     x = torch.randn(5, 6, dtype=dtype)
     transform = get_transform(name, 6)
-    exact = transform.forward(x.double())
-    x_hat = transform.forward(x)
+    exact = transform.to_hat(x.double())
+    x_hat = transform.to_hat(x)
     if name == "dft":
         assert x_hat.dtype == torch.complex64
         close(x_hat.to(torch.complex128), exact, 1e-6)
     else:
-        assert torch.equal(x_hat, transform.forward(x.float()).to(dtype))
-    back = transform.inverse(x_hat)
+        assert torch.equal(x_hat, transform.to_hat(x.float()).to(dtype))
+    back = transform.from_hat(x_hat)
     assert back.dtype == (torch.float32 if name == "dft" else dtype)
     close(back.double(), x.double(), 2 * torch.finfo(dtype).eps)
 
@@ -69,8 +69,8 @@ def test_complex_matrix_of_the_users_takes_real_tensors():
     M = torch.randn(3, 3, dtype=torch.complex64)
     transform, x = MatrixTransform(M), torch.randn(4, 5, 3)
     assert transform.is_complex
-    close(transform.forward(x), x.to(torch.complex64) @ M.mT, 1e-5)
-    close(transform.inverse(transform.forward(x)), x, 1e-5)
+    close(transform.to_hat(x), x.to(torch.complex64) @ M.mT, 1e-5)
+    close(transform.from_hat(transform.to_hat(x)), x, 1e-5)
 
 
 def test_users_matrix_is_copied():
@@ -85,10 +85,10 @@ def test_users_matrix_is_copied():
 @pytest.mark.parametrize("C", [1, 2, 3, 5, 6, 7, 8])
 def test_slices_come_first_and_contiguous(C):
     transform = get_transform("dct", C)
-    x_hat = transform.slices(torch.randn(4, 5, C))
+    x_hat = transform.to_hat_slices(torch.randn(4, 5, C))
     assert x_hat.shape == (C, 4, 5)
     assert x_hat.is_contiguous()
-    assert transform.unslices(x_hat).movedim(-1, 0).is_contiguous()
+    assert transform.from_hat_slices(x_hat).movedim(-1, 0).is_contiguous()
 
 
 # --- gradients --------------------------------------------------------------------------------------------------------
@@ -118,13 +118,13 @@ def test_learned_transform_stays_orthogonal_while_it_learns(C):
     optimiser = torch.optim.Adam(learned.parameters(), lr=0.05)
     losses = []
     for _ in range(30):
-        loss = (learned.forward(x) - target.forward(x)).square().mean()
+        loss = (learned.to_hat(x) - target.to_hat(x)).square().mean()
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
         losses.append(loss.item())
     close((learned.matrix @ learned.matrix.mT).detach(), torch.eye(C), 1e-5)
-    close(learned.inverse(learned.forward(x)).detach(), x, 1e-5)
+    close(learned.from_hat(learned.to_hat(x)).detach(), x, 1e-5)
     if C > 2:  # at C = 2 the target may lie on the other sheet of the orthogonal group, and at 1 nothing moves
         assert losses[-1] < 0.9 * losses[0]
 
@@ -135,7 +135,7 @@ def test_learned_transform_gets_gradients_through_both_ways():
     weights = list(learned.parameters())
     assert [w.shape for w in weights] == [(3, 3)]
     assert gradcheck(learned.forward, x)
-    loss = learned.inverse(learned.forward(x) ** 3).sum()
+    loss = learned.from_hat(learned.to_hat(x) ** 3).sum()
     grads = torch.autograd.grad(loss, [x, *weights])
     assert all(g.abs().sum() > 0 for g in grads)
 
@@ -162,10 +162,10 @@ def test_data_driven_transform_compacts_energy_best(C, seed):
     generator = torch.Generator().manual_seed(seed)
     mixing = torch.randn(C, C, dtype=FLOAT, generator=generator)
     x = torch.randn(5, 4, C, dtype=FLOAT, generator=generator) @ mixing
-    energy = data_driven(x).forward(x).square().sum((0, 1)).cumsum(0)
+    energy = data_driven(x).to_hat(x).square().sum((0, 1)).cumsum(0)
     for transform in transforms_for(C):
         if transform.scale == 1.0 and not transform.is_complex:
-            other = transform.forward(x).square().sum((0, 1)).sort(descending=True).values.cumsum(0)
+            other = transform.to_hat(x).square().sum((0, 1)).sort(descending=True).values.cumsum(0)
             assert (energy >= other - 1e-9 * energy[-1]).all()
 
 
@@ -173,7 +173,7 @@ def test_data_driven_transform_of_less_data_than_channels():
     x = torch.randn(1, 2, 5)
     transform = data_driven(x)
     assert transform.scale == 1.0
-    close(transform.forward(x)[..., 2:].double(), torch.zeros(1, 2, 3, dtype=FLOAT), 1e-5)
+    close(transform.to_hat(x)[..., 2:].double(), torch.zeros(1, 2, 3, dtype=FLOAT), 1e-5)
     close(transform.matrix, data_driven(x.clone()).matrix)
 
 
@@ -202,11 +202,11 @@ def test_random_orthogonal_depends_on_its_seed_alone():
 @pytest.mark.parametrize("name", ["dct", "dft", "haar", "hadamard", "identity", "cosine_kka"])
 def test_transforms_are_copied_and_pickled(name, C):
     transform, x = get_transform(name, C), torch.randn(2, C)
-    expected = transform.forward(x)
+    expected = transform.to_hat(x)
     for twin in (copy.deepcopy(transform), pickle.loads(pickle.dumps(transform))):
         assert repr(twin) == repr(transform)
         assert twin._casts == {}
-        assert torch.equal(twin.forward(x), expected)
+        assert torch.equal(twin.to_hat(x), expected)
 
 
 def test_a_name_gives_the_same_object_each_time():
@@ -245,7 +245,7 @@ def test_first_use_in_a_mode_leaves_no_mark(C):
     x = torch.randn(2, C)
 
     def energy(x):
-        return get_transform("dct", C).forward(x).pow(3).sum()
+        return get_transform("dct", C).to_hat(x).pow(3).sum()
 
     with torch.inference_mode():
         energy(x)
@@ -254,7 +254,7 @@ def test_first_use_in_a_mode_leaves_no_mark(C):
         get_transform("dct", C + 1)
     for tube in (C, C + 1):
         leaf = torch.randn(2, tube, requires_grad=True)
-        get_transform("dct", tube).forward(leaf).sum().backward()
+        get_transform("dct", tube).to_hat(leaf).sum().backward()
         assert leaf.grad.device.type == "cpu"
     leaf = x.clone().requires_grad_()
     energy(leaf).backward()
@@ -266,14 +266,14 @@ def test_transforms_made_in_inference_mode_serve_training(make):
     with torch.inference_mode():
         transform = make(random_orthogonal(3).matrix)
     x = torch.randn(2, 3, dtype=FLOAT, requires_grad=True)
-    transform.inverse(transform.forward(x) ** 2).sum().backward()
+    transform.from_hat(transform.to_hat(x) ** 2).sum().backward()
     assert x.grad is not None
 
 
 def test_threads_share_the_transforms():
     x = torch.randn(3, 149)
     with ThreadPoolExecutor(8) as pool:
-        results = list(pool.map(lambda _: get_transform("dct", 149).forward(x), range(32)))
+        results = list(pool.map(lambda _: get_transform("dct", 149).to_hat(x), range(32)))
     assert all(torch.equal(result, results[0]) for result in results)
 
 
@@ -310,14 +310,14 @@ def test_threads_share_the_transforms():
             r"a transform's matrix is invertible, got one with condition number 1\.0e\+13",
         ),
         (
-            lambda: get_transform("dct", 3).forward(torch.ones(2, 3).long()),
+            lambda: get_transform("dct", 3).to_hat(torch.ones(2, 3).long()),
             "takes floating-point numbers, got torch.int64",
         ),
         (
-            lambda: get_transform("dft", 3).forward(torch.ones(2, 4)),
+            lambda: get_transform("dft", 3).to_hat(torch.ones(2, 4)),
             r"tubes of length 3, got 4 in dimension -1 of \(2, 4\)",
         ),
-        (lambda: get_transform("dct", 3).inverse(torch.ones(2, 3), dim=0), "tubes of length 3, got 2 in dimension 0"),
+        (lambda: get_transform("dct", 3).from_hat(torch.ones(2, 3), dim=0), "tubes of length 3, got 2 in dimension 0"),
         (lambda: LearnedTransform(3, "cosine_kka"), "a learned transform starts at a real orthogonal one, but"),
         (lambda: LearnedTransform(3, "dft"), "a learned transform starts at a real orthogonal one, but"),
         (lambda: data_driven(torch.ones(2, 2, 3, dtype=torch.complex64)), "data_driven needs real data"),

@@ -9,7 +9,7 @@ import pytest
 from tcpvit import cli
 from tcpvit.analysis import count_flops, count_parameters, predict_flops, predict_parameters
 from tcpvit.analysis.report import DECODER, EMBEDDING, ENCODER
-from tcpvit.layers.kernels import attention as kernel
+from tcpvit.layers.kernels import ops
 from tcpvit.models import DecoderConfig, Segmenter, SegmenterConfig, ViTConfig, create_model, model_config
 
 STD = ViTConfig("std", img_size=16, patch_size=4, num_classes=0, depth=1)
@@ -31,7 +31,7 @@ CONFIGS = {
 @pytest.fixture
 def unfused(monkeypatch):
     """Without our own attention kernel, so that the counter sees the matrix products one by one."""
-    monkeypatch.setattr(kernel, "is_fit", lambda *_: False)
+    monkeypatch.setattr(ops, "can_use_attention", lambda *_: False)
 
 
 def test_the_papers_table():

@@ -11,14 +11,14 @@ from vit_configs import CONFIGS
 
 from tcpvit.analysis import EncoderShape, Work, count_flops, count_parameters, predict_flops
 from tcpvit.compat import repair_torchvision
-from tcpvit.layers.kernels import attention as kernel
+from tcpvit.layers.kernels import ops
 from tcpvit.models import VisionTransformer, create_model, model_config
 
 
 @pytest.fixture
 def unfused(monkeypatch):
     """Without our own attention kernel, so that the counter sees the matrix products one by one."""
-    monkeypatch.setattr(kernel, "is_fit", lambda *_: False)
+    monkeypatch.setattr(ops, "can_use_attention", lambda *_: False)
 
 
 def matrix_products(config, image_size=None) -> dict[str, int]:

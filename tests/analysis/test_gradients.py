@@ -20,7 +20,7 @@ def gradients():
         torch.manual_seed(0)
         layer = TLinear(D_IN, D_OUT, TUBE, transform, bias=False).double()
         X = torch.randn(N, D_IN, TUBE, dtype=torch.float64, requires_grad=True)
-        Y = layer.transform.leave(layer(layer.transform.enter(X)))
+        Y = layer.transform.from_hat_tokens(layer(layer.transform.to_hat_tokens(X)))
         Y.retain_grad()
         Y.tanh().square().sum().backward()
         found = {"X": X.detach(), "W": layer.weight.detach(), "dX": X.grad, "dY": Y.grad, "Y": Y.detach()}

@@ -36,7 +36,7 @@ def changed_in_slice(model, images: torch.Tensor, k: int) -> torch.Tensor:
     """Other pictures that differ in slice k alone."""
     hat = model.transform.to_hat(images.transpose(0, 1))
     hat[k] += torch.randn_like(hat[k])
-    return model.transform.to_spatial(hat).transpose(0, 1)
+    return model.transform.from_hat(hat).transpose(0, 1)
 
 
 def pooled_of(model, images: torch.Tensor) -> torch.Tensor:
@@ -125,7 +125,7 @@ def test_a_new_head_reads_the_slices_that_are_left_and_no_others():
     """Labels that slice 1 alone tells, by a linear rule: without it no head knows them."""
     model = make_model()
     x_hat = torch.randn(3, 400, 16)
-    pooled, labels = model.transform.leave(x_hat).flatten(-2), (x_hat[1, :, 0] > 0).long()
+    pooled, labels = model.transform.from_hat_tokens(x_hat).flatten(-2), (x_hat[1, :, 0] > 0).long()
     right = {
         name: (slices.new_head_logits(model, (pooled, labels), pooled, kept).argmax(1) == labels).float().mean()
         for name, kept in slices.subsets(3).items()

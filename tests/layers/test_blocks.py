@@ -47,7 +47,7 @@ def randomised(layer: nn.Module) -> nn.Module:
 def compare(layer, slow, x):
     """layer on hat slices first = slow on spatial tokens."""
     phi = layer.transform
-    torch.testing.assert_close(phi.leave(layer(phi.enter(x))), slow(layer, x), atol=1e-10, rtol=1e-10)
+    torch.testing.assert_close(phi.from_hat_tokens(layer(phi.to_hat_tokens(x))), slow(layer, x), atol=1e-10, rtol=1e-10)
 
 
 @pytest.mark.parametrize("coupling", COUPLINGS)
@@ -72,7 +72,7 @@ def test_attention_equals_the_reference(tube, heads, head_dim, tokens, attention
     layer = randomised(TAttention(heads * head_dim, heads, tube, attention=attention))
     x = torch.randn(2, tokens, heads * head_dim, tube, dtype=F64)
     phi = layer.qkv.transform
-    torch.testing.assert_close(phi.leave(layer(phi.enter(x))), reference.attention(layer, x))
+    torch.testing.assert_close(phi.from_hat_tokens(layer(phi.to_hat_tokens(x))), reference.attention(layer, x))
 
 
 def test_attention_maps_are_those_that_attention_uses():
@@ -91,7 +91,7 @@ def test_joint_scores_are_the_spatial_inner_products():
     """Parseval: Σ_k q̂_k·k̂_k = q·k, so a joint map is that of the flattened tokens."""
     layer = randomised(TAttention(4, 1, 3, attention="joint"))
     x_hat = torch.randn(3, 2, 5, 4, dtype=F64)
-    spatial = layer.qkv.transform.leave(layer.qkv(x_hat))  # (B, N, 3·4, C)
+    spatial = layer.qkv.transform.from_hat_tokens(layer.qkv(x_hat))  # (B, N, 3·4, C)
     q, k = spatial[..., :4, :].flatten(-2), spatial[..., 4:8, :].flatten(-2)
     torch.testing.assert_close(layer.maps(x_hat)[:, 0], torch.softmax(q @ k.mT / 12**0.5, -1))
 

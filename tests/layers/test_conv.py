@@ -6,7 +6,7 @@ from torch import nn
 
 from tcpvit.algebra import random_orthogonal
 from tcpvit.layers import Coupling, HatTransform, MapCoupling, TConv2d, TubalConv2d, reference
-from tcpvit.layers.conv import enter_maps, leave_maps, mix_maps, shuffle_maps, t_conv2d
+from tcpvit.layers.conv import from_hat_maps, mix_maps, shuffle_maps, t_conv2d, to_hat_maps
 from tcpvit.layers.groups import slice_weight_tubes, undecayed_names
 
 
@@ -77,10 +77,10 @@ def test_what_has_no_nearest_is_refused():
 def test_entering_puts_hat_slices_end_to_end_and_leaving_undoes_it():
     phi = HatTransform("dct", 3).double()
     x = torch.randn(2, 12, 5, 4, dtype=torch.float64)
-    slices = reference.hat(as_tensor(x, 3), phi.matrix)
-    for k, found in enumerate(enter_maps(phi, x).chunk(3, dim=1)):
+    slices = reference.to_hat(as_tensor(x, 3), phi.matrix)
+    for k, found in enumerate(to_hat_maps(phi, x).chunk(3, dim=1)):
         torch.testing.assert_close(found.permute(0, 2, 3, 1), slices[k])
-    torch.testing.assert_close(leave_maps(phi, enter_maps(phi, x)), x)
+    torch.testing.assert_close(from_hat_maps(phi, to_hat_maps(phi, x)), x)
 
 
 @pytest.mark.parametrize("coupling", ["mix", "mix:rotation", "shuffle", "mix:rotation+shuffle"])
@@ -90,7 +90,7 @@ def test_couplings_are_those_of_tensor_tokens(coupling):
     X = torch.stack([part.permute(0, 2, 3, 1) for part in x_hat.chunk(3, 1)], -1)  # (B, H, W, d, C)
     identity = torch.eye(3, dtype=torch.float64)  # the slices are given in the hat domain already
     if "mix" in coupling:
-        X = reference.unhat(reference.hat(X, couple.mix.detach()), identity)
+        X = reference.from_hat(reference.to_hat(X, couple.mix.detach()), identity)
     if "shuffle" in coupling:
         X = reference.shuffle(X, identity)
     expected = torch.cat(X.permute(0, 3, 1, 2, 4).unbind(-1), 1)

@@ -51,7 +51,7 @@ def test_tensor_embeddings_equal_the_reference(kind, tube, share, layout):
     phi = HatTransform("dct", tube)
     embed = TPatchEmbed(3, 2, 4, phi, kind, share=share)
     images = torch.randn(2, 3, 6, 4).to(memory_format=layout)
-    torch.testing.assert_close(phi.leave(embed(images)), reference.patches(embed, images))
+    torch.testing.assert_close(phi.from_hat_tokens(embed(images)), reference.patches(embed, images))
 
 
 def test_parameters_of_the_embeddings():
@@ -106,5 +106,5 @@ def test_resampling_commutes_with_the_transform():
     embed = TokenEmbedding((3, 1), (4, 4), 5)
     torch.nn.init.normal_(embed.pos_embed)
     spatial = TokenEmbedding((3, 1), (4, 4), 5)
-    spatial.pos_embed.data = phi.to_spatial(embed.pos_embed.data)
-    torch.testing.assert_close(phi.to_spatial(embed.positions((6, 3))), spatial.positions((6, 3)))
+    spatial.pos_embed.data = phi.from_hat(embed.pos_embed.data)
+    torch.testing.assert_close(phi.from_hat(embed.positions((6, 3))), spatial.positions((6, 3)))

@@ -19,7 +19,7 @@ F64 = torch.float64
 def test_t_linear_is_the_c_product(name, tube, d_in, d_out, bias):
     layer = TLinear(d_in, d_out, tube, name, bias=bias).double()
     x = torch.randn(2, 7, d_in, tube, dtype=F64)
-    y = layer.transform.leave(layer(layer.transform.enter(x)))
+    y = layer.transform.from_hat_tokens(layer(layer.transform.to_hat_tokens(x)))
     torch.testing.assert_close(y, cprod(x, layer.weight, name))  # the bias is zero at the start
     torch.testing.assert_close(y, reference.linear(layer, x))
 
@@ -50,14 +50,14 @@ def test_drop_in_and_encoder_layer_compute_the_same():
     with torch.no_grad():
         outside.weight_hat.copy_(inside.weight_hat)
     x = torch.randn(2, 5, 4, 3, dtype=F64)
-    expected = inside.transform.leave(inside(inside.transform.enter(x)))
+    expected = inside.transform.from_hat_tokens(inside(inside.transform.to_hat_tokens(x)))
     torch.testing.assert_close(outside(x.flatten(-2)), expected.flatten(-2))
 
 
 def test_dense_weight_is_the_block_matrix_of_the_algebra():
     """Row vectors here, columns there: x ⋆ W = (Wᵀ ⋆ xᵀ)ᵀ."""
     layer = TubalLinear(12, 18, 3).double()
-    W = layer.transform.leave(layer.weight_hat)  # (d_in, d_out, C)
+    W = layer.transform.from_hat_tokens(layer.weight_hat)  # (d_in, d_out, C)
     torch.testing.assert_close(layer.weight, block_matrix(W.transpose(0, 1)))
 
 
@@ -126,7 +126,7 @@ def test_initial_deviation_follows_the_slices_fan_in():
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("rows", [6, 7])  # seven rows cannot be halved
 def test_threads_share_slices_evenly_and_change_nothing(monkeypatch, rows, bias):
-    monkeypatch.setattr(linear, "WORTH_SHARING", 0)
+    monkeypatch.setattr(linear, "MIN_WEIGHTS_TO_SPLIT", 0)
     layer = TLinear(4, 5, tube=3, bias=bias).double()
     x_hat = torch.randn(3, rows, 4, dtype=torch.float64, requires_grad=True)
     inputs = (x_hat, *layer.parameters())

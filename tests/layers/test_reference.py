@@ -25,7 +25,7 @@ def test_literal_identity_is_one_for_kka_and_not_for_the_dct():
     torch.testing.assert_close(identity(4, 3, "cosine_kka", dtype=F64), literal)
     assert (cprod(literal, A, "dct") - A).norm() > 0.1 * A.norm()
     # the paper says all hat slices are I; they are (.577, .707, .408)·I
-    diagonal = torch.stack([slice_k[0, 0] for slice_k in reference.hat(literal, DCT)])
+    diagonal = torch.stack([slice_k[0, 0] for slice_k in reference.to_hat(literal, DCT)])
     torch.testing.assert_close(diagonal, torch.tensor([0.577, 0.707, 0.408], dtype=F64), atol=5e-4, rtol=0)
 
 
@@ -33,7 +33,7 @@ def test_literal_attention_transforms_twice_and_loses_the_rows_that_sum_to_one()
     Q, K, V = random(5, 4, 3), random(5, 4, 3), random(5, 4, 3)
     ours, literal = reference.t_attention(Q, K, V, DCT), reference.literal_t_attention(Q, K, V, DCT)
     assert (ours - literal).norm() > 0.1 * ours.norm()
-    rows = [A_k.sum(-1) for A_k in reference.hat(reference.literal_t_softmax(random(5, 5, 3), DCT), DCT)]
+    rows = [A_k.sum(-1) for A_k in reference.to_hat(reference.literal_t_softmax(random(5, 5, 3), DCT), DCT)]
     # every slice summed to one before the second transform: now slice 0 sums to √3, the others to 0
     for row, expected in zip(rows, (3**0.5, 0.0, 0.0), strict=True):
         torch.testing.assert_close(row, torch.full((5,), expected, dtype=F64))
@@ -55,12 +55,12 @@ def test_literal_layer_norm_differs_by_the_order_of_epsilon():
 def test_literal_ffn_lets_slices_meet_and_ours_does_not():
     W1, b1, W2, b2 = random(4, 8, 3), random(8, 3), random(8, 4, 3), random(4, 3)
     X = random(5, 4, 3)
-    moved = reference.unhat([X_k + (k == 1) * 0.3 for k, X_k in enumerate(reference.hat(X, DCT))], DCT)
+    moved = reference.from_hat([X_k + (k == 1) * 0.3 for k, X_k in enumerate(reference.to_hat(X, DCT))], DCT)
     for ffn, meets in ((reference.t_ffn, False), (reference.literal_t_ffn, True)):
-        before, after = (reference.hat(ffn(x, W1, b1, W2, b2, DCT), DCT)[0] for x in (X, moved))
+        before, after = (reference.to_hat(ffn(x, W1, b1, W2, b2, DCT), DCT)[0] for x in (X, moved))
         assert ((before - after).abs().max() > 1e-3) == meets
 
 
 def test_unhat_inverts_hat_for_transforms_that_are_not_orthogonal():
     X = random(2, 4, 3)
-    torch.testing.assert_close(reference.unhat(reference.hat(X, KKA), KKA), X)
+    torch.testing.assert_close(reference.from_hat(reference.to_hat(X, KKA), KKA), X)

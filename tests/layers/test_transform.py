@@ -22,10 +22,10 @@ def test_enter_is_the_algebras_transform_and_leave_its_inverse(name, tube):
         torch.set_default_dtype(torch.float32)
     x = torch.randn(2, 5, 4, tube, dtype=torch.float64)
     matrix = get_transform(name, tube).matrix.double()
-    torch.testing.assert_close(phi.enter(x), torch.einsum("kc,bndc->kbnd", matrix, x), atol=1e-6, rtol=0)
-    torch.testing.assert_close(phi.leave(phi.enter(x)), x)
-    torch.testing.assert_close(phi.to_hat(x.movedim(-1, 0)), phi.enter(x))
-    torch.testing.assert_close(phi.to_spatial(phi.enter(x)), x.movedim(-1, 0))
+    torch.testing.assert_close(phi.to_hat_tokens(x), torch.einsum("kc,bndc->kbnd", matrix, x), atol=1e-6, rtol=0)
+    torch.testing.assert_close(phi.from_hat_tokens(phi.to_hat_tokens(x)), x)
+    torch.testing.assert_close(phi.to_hat(x.movedim(-1, 0)), phi.to_hat_tokens(x))
+    torch.testing.assert_close(phi.from_hat(phi.to_hat_tokens(x)), x.movedim(-1, 0))
 
 
 def test_casting_down_and_up_again_loses_nothing():
@@ -99,13 +99,13 @@ def test_mix_slices_mixes_only_slices():
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int64, torch.bool])
 def test_integers_are_refused_for_they_would_round_the_matrix(dtype):
     phi = HatTransform("dct", 3)
-    for method in (phi.to_hat, phi.to_spatial, phi.enter, phi.leave):
+    for method in (phi.to_hat, phi.from_hat, phi.to_hat_tokens, phi.from_hat_tokens):
         with pytest.raises(ValueError, match="floating-point numbers, got torch"):
             method(torch.ones(3, 3, dtype=dtype))
 
 
 def test_a_stored_transform_without_its_matrix_is_no_silent_identity():
-    assert HatTransform("data_driven", 3).enter(torch.randn(4, 3)).isnan().all()
+    assert HatTransform("data_driven", 3).to_hat_tokens(torch.randn(4, 3)).isnan().all()
 
 
 def test_the_matrix_is_the_models_own():

@@ -127,7 +127,7 @@ def test_the_tensorised_decoder_has_a_dense_twin(options):
 @torch.no_grad()
 def dense_twin(tcp):
     """The dense decoder that computes the same: transforms and couplings folded into the filters."""
-    from tcpvit.layers.conv import enter_maps, mix_maps
+    from tcpvit.layers.conv import mix_maps, to_hat_maps
 
     inputs = [stage.conv.d_in * tcp.tube for stage in tcp.stages]
     twin = Decoder(DecoderConfig(channels=tcp.config.channels), inputs[0], tcp.head.out_channels).double().eval()
@@ -137,7 +137,7 @@ def dense_twin(tcp):
         def linear(x, i=i, stage=theirs):
             """From what the stage is given to its BatchNorm, without the bias; zeros around do not matter to it."""
             if i == 0:
-                x = enter_maps(tcp.transform, x)
+                x = to_hat_maps(tcp.transform, x)
             elif stage.spatial:
                 x = mix_maps(matrix, x)
             y = stage.conv(stage.couple(x)) - stage.conv.bias_hat.view(-1, 1, 1)

@@ -103,11 +103,11 @@ def test_by_slice_it_is_as_many_standard_swins():
     tcp, phi = small("tcp"), tcpvit.algebra.get_transform("dct", 3)
     images = torch.randn(2, 3, 32, 32, dtype=F64)
     slices = []
-    for k, image in enumerate(phi.forward(images, dim=1).unbind(1)):
+    for k, image in enumerate(phi.to_hat(images, dim=1).unbind(1)):
         std = small("std", in_chans=1, embed_dim=8, num_heads=(1, 2))
         std.load_state_dict(slice_weights(tcp, k))
         slices.append(std.forward_features(image.unsqueeze(1)))
-    expected = phi.inverse(torch.stack(slices, -1)).flatten(-2)
+    expected = phi.from_hat(torch.stack(slices, -1)).flatten(-2)
     torch.testing.assert_close(tcp.forward_features(images), expected, atol=1e-9, rtol=1e-9)
 
 

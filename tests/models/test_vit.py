@@ -104,11 +104,11 @@ def test_in_the_papers_preset_the_slices_never_meet():
     model = tcpvit.create_model("tcp_vit_cifar").double()
     phi = tcpvit.algebra.get_transform("dct", 3)
     images = torch.randn(1, 3, 32, 32, dtype=F64, requires_grad=True)
-    tokens_hat = phi.forward(model.unflatten(model.forward_features(images)))
+    tokens_hat = phi.to_hat(model.unflatten(model.forward_features(images)))
     weights = torch.randn_like(tokens_hat)
     for k in range(3):
         (gradient,) = torch.autograd.grad((weights * tokens_hat)[..., k].sum(), images, retain_graph=True)
-        energy = phi.forward(gradient, dim=1).square().sum((0, 2, 3))
+        energy = phi.to_hat(gradient, dim=1).square().sum((0, 2, 3))
         assert energy[k] > 1e-3
         assert energy[[j for j in range(3) if j != k]].max() < 1e-20 * energy[k]
 

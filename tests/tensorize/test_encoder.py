@@ -143,9 +143,9 @@ def test_the_norm_of_slices_is_another_function():
     assert (outputs(other) - expected).abs().max() > 0.01
     norm = TokenNorm(12, other.blocks.transform).double()
     x = torch.randn(2, 5, 36, dtype=torch.float64) + 3
-    y_hat = norm(other.blocks.transform.enter(x.unflatten(-1, (12, 3))))
+    y_hat = norm(other.blocks.transform.to_hat_tokens(x.unflatten(-1, (12, 3))))
     torch.testing.assert_close(
-        other.blocks.transform.leave(y_hat).flatten(-2), nn.functional.layer_norm(x, (36,), eps=1e-6)
+        other.blocks.transform.from_hat_tokens(y_hat).flatten(-2), nn.functional.layer_norm(x, (36,), eps=1e-6)
     )
 
 

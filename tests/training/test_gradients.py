@@ -49,7 +49,7 @@ def test_squares_add_up_to_the_gradient_of_the_weights(coupling):
 def test_a_slice_that_nothing_depends_on_has_none():
     model = tcpvit.create_model("tcp_vit_cifar", **SMALL | {"embed_dim": None, "patch_size": 4}).double()
     images = torch.randn(4, 3, 32, 32, dtype=torch.float64)
-    tokens = model.transform.enter(model.unflatten(model.forward_features(images)))
+    tokens = model.transform.to_hat_tokens(model.unflatten(model.forward_features(images)))
     tokens[1].square().sum().backward()
     found = gradient_norms(model)
     assert {name for name, norm in found.items() if norm > 1e-6} == {"blocks.0:1", "blocks.1:1"}

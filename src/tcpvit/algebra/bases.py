@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from tcpvit.algebra.constants import kept
+from tcpvit.algebra.cache import cached_tensors
 from tcpvit.errors import did_you_mean
 
 
@@ -188,7 +188,7 @@ MATRICES: dict[str, Callable[[int], Tensor]] = {
 }
 
 
-@kept
+@cached_tensors
 def named_matrix(name: str, tube: int) -> Tensor:
     """The matrix of that name in MATRICES, made once."""
     return MATRICES[name](tube)

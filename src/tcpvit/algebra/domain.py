@@ -22,11 +22,11 @@ TransformsArg = TransformArg | tuple[TransformArg, ...] | list[TransformArg]
 
 
 class Domain:
-    """The hat domain of some tensors: `hat` goes in, `back` comes out.
+    """The hat domain of some tensors: `to_hat` goes in, `from_hat` comes out.
 
     >>> A = torch.randn(4, 5, 3)
     >>> domain = Domain("dct", A)
-    >>> domain.hat(A).shape, torch.allclose(domain.back(domain.hat(A)), A, atol=1e-6)
+    >>> domain.to_hat(A).shape, torch.allclose(domain.from_hat(domain.to_hat(A)), A, atol=1e-6)
     (torch.Size([3, 4, 5]), True)
     """
 
@@ -57,20 +57,20 @@ class Domain:
         halves = complexes and not full and not self.dtype.is_complex
         self.half = complexes[-1] if halves and all(isinstance(self.transforms[i], DFT) for i in complexes) else None
 
-    def hat(self, A: Tensor) -> Tensor:
+    def to_hat(self, A: Tensor) -> Tensor:
         """(..., C1, …, Cp) -> (C1, …, Cp, ...)."""
         A_hat = widen(A)
         with full_precision(A):
             for i in reversed(range(self.tube_ndim)):
-                A_hat = self.transforms[i].slices(A_hat, half=i == self.half)
+                A_hat = self.transforms[i].to_hat_slices(A_hat, half=i == self.half)
         return narrow(A_hat, A.dtype)
 
-    def back(self, A_hat: Tensor) -> Tensor:
+    def from_hat(self, A_hat: Tensor) -> Tensor:
         """(C1, …, Cp, ...) -> (..., C1, …, Cp)."""
         A = widen(A_hat)
         with full_precision(A):
             for i in range(self.tube_ndim):
-                A = self.transforms[i].unslices(A, half=i == self.half)
+                A = self.transforms[i].from_hat_slices(A, half=i == self.half)
         return narrow(A, self.dtype)
 
 

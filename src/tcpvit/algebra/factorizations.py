@@ -92,7 +92,7 @@ def svd(A: Tensor, transform: TransformsArg = "dct", *, full_matrices: bool = Fa
     """
     domain = Domain(transform, A, tube_ndim=tube_ndim, finite=True)
     U, S, V = _svd_slices(A, domain, full_matrices)
-    return SVD(domain.back(U), domain.back(_diagonal(S, U.shape[-1], V.shape[-1])), domain.back(V))
+    return SVD(domain.from_hat(U), domain.from_hat(_diagonal(S, U.shape[-1], V.shape[-1])), domain.from_hat(V))
 
 
 def truncated_svd(
@@ -121,7 +121,7 @@ def truncated_svd(
     """
     domain = Domain(transform, A, tube_ndim=tube_ndim, finite=True)
     U, S, V = _truncated_slices(A, domain, rank, energy)
-    return SVD(domain.back(U), domain.back(S.diag_embed()), domain.back(V))
+    return SVD(domain.from_hat(U), domain.from_hat(S.diag_embed()), domain.from_hat(V))
 
 
 def low_rank(
@@ -144,7 +144,7 @@ def low_rank(
     """
     domain = Domain(transform, A, tube_ndim=tube_ndim, finite=True)
     U, S, V = _truncated_slices(A, domain, rank, energy)
-    approximation = domain.back((U * S[..., None, :]) @ V.mH)
+    approximation = domain.from_hat((U * S[..., None, :]) @ V.mH)
     error, size = norm(A - approximation, tube_ndim=tube_ndim), norm(A, tube_ndim=tube_ndim)
     return LowRank(approximation, error, error / size.clamp_min(torch.finfo(A.dtype).tiny))
 
@@ -168,7 +168,7 @@ def orth(
     domain = Domain(transform, A, tube_ndim=tube_ndim, finite=True)
     U, S, _ = _svd_slices(A, domain)
     kept = rank_cutoff(S, domain, A, rtol, atol)[..., None] < S
-    return domain.back((U * kept[..., None, :])[..., : _width(kept)])
+    return domain.from_hat((U * kept[..., None, :])[..., : _width(kept)])
 
 
 def polar(A: Tensor, transform: TransformsArg = "dct", *, side: str = "right", tube_ndim: int = 1) -> Polar:
@@ -187,7 +187,7 @@ def polar(A: Tensor, transform: TransformsArg = "dct", *, side: str = "right", t
     domain = Domain(transform, A, tube_ndim=tube_ndim, finite=True)
     U, S, V = _svd_slices(A, domain)
     W = V if side == "right" else U
-    return Polar(domain.back(U @ V.mH), domain.back((W * S[..., None, :]) @ W.mH))
+    return Polar(domain.from_hat(U @ V.mH), domain.from_hat((W * S[..., None, :]) @ W.mH))
 
 
 def qr(A: Tensor, transform: TransformsArg = "dct", *, mode: str = "reduced", tube_ndim: int = 1) -> QR:
@@ -202,8 +202,8 @@ def qr(A: Tensor, transform: TransformsArg = "dct", *, mode: str = "reduced", tu
     if mode not in ("reduced", "complete"):
         raise ValueError(f"qr has no mode {mode!r}{did_you_mean(str(mode), ['reduced', 'complete'])}")
     domain = Domain(transform, A, tube_ndim=tube_ndim, finite=True)
-    Q, R = slicewise(lambda slices: torch.linalg.qr(slices, mode), domain, domain.hat(A))
-    return QR(domain.back(Q), domain.back(R))
+    Q, R = slicewise(lambda slices: torch.linalg.qr(slices, mode), domain, domain.to_hat(A))
+    return QR(domain.from_hat(Q), domain.from_hat(R))
 
 
 def lu(A: Tensor, transform: TransformsArg = "dct", *, tube_ndim: int = 1) -> LU:
@@ -214,8 +214,8 @@ def lu(A: Tensor, transform: TransformsArg = "dct", *, tube_ndim: int = 1) -> LU
     (torch.Size([4, 4, 3]), torch.Size([4, 2, 3]), torch.Size([2, 2, 3]))
     """
     domain = Domain(transform, A, tube_ndim=tube_ndim, finite=True)
-    P, L, U = slicewise(torch.linalg.lu, domain, domain.hat(A))
-    return LU(domain.back(P), domain.back(L), domain.back(U))
+    P, L, U = slicewise(torch.linalg.lu, domain, domain.to_hat(A))
+    return LU(domain.from_hat(P), domain.from_hat(L), domain.from_hat(U))
 
 
 def cholesky(A: Tensor, transform: TransformsArg = "dct", *, tube_ndim: int = 1) -> Tensor:
@@ -227,13 +227,13 @@ def cholesky(A: Tensor, transform: TransformsArg = "dct", *, tube_ndim: int = 1)
     """
     domain = Domain(transform, A, tube_ndim=tube_ndim, square=True, finite=True)
     _check_symmetric(A, transform, tube_ndim)
-    L, info = torch.linalg.cholesky_ex(domain.hat(A))
+    L, info = torch.linalg.cholesky_ex(domain.to_hat(A))
     if info.any():
         raise LinAlgError(
             f"A of shape {tuple(A.shape)} is not f-positive-definite: {name_slices(info != 0, tube_ndim)} of its hat "
             "domain has an eigenvalue that is not positive; use eigh, or add a multiple of the identity tensor"
         )
-    return domain.back(L)
+    return domain.from_hat(L)
 
 
 def eigh(A: Tensor, transform: TransformsArg = "dct", *, tube_ndim: int = 1) -> Eigen:
@@ -249,8 +249,8 @@ def eigh(A: Tensor, transform: TransformsArg = "dct", *, tube_ndim: int = 1) -> 
     """
     domain = Domain(transform, A, tube_ndim=tube_ndim, square=True, finite=True)
     _check_symmetric(A, transform, tube_ndim)
-    values, V = slicewise(torch.linalg.eigh, domain, domain.hat(A))
-    return Eigen(domain.back(values.diag_embed()), domain.back(V))
+    values, V = slicewise(torch.linalg.eigh, domain, domain.to_hat(A))
+    return Eigen(domain.from_hat(values.diag_embed()), domain.from_hat(V))
 
 
 def eig(A: Tensor, transform: TransformsArg = "dct", *, tube_ndim: int = 1) -> Eigen:
@@ -263,8 +263,8 @@ def eig(A: Tensor, transform: TransformsArg = "dct", *, tube_ndim: int = 1) -> E
     True
     """
     domain = Domain(transform, A, tube_ndim=tube_ndim, square=True, finite=True, full=True)
-    values, V = torch.linalg.eig(domain.hat(A))
-    return Eigen(domain.back(values.diag_embed()), domain.back(V))
+    values, V = torch.linalg.eig(domain.to_hat(A))
+    return Eigen(domain.from_hat(values.diag_embed()), domain.from_hat(V))
 
 
 def schur(A: Tensor, transform: TransformsArg = "dct", *, output: str = "real", tube_ndim: int = 1) -> Schur:
@@ -282,13 +282,13 @@ def schur(A: Tensor, transform: TransformsArg = "dct", *, output: str = "real", 
     if output not in ("real", "complex"):
         raise ValueError(f"schur has the outputs 'real' and 'complex', got {output!r}")
     domain = Domain(transform, A, tube_ndim=tube_ndim, square=True, finite=True, full=output == "complex")
-    T, Z = slicewise(lambda slices: _schur_slices(slices, output), domain, domain.hat(A))
-    return Schur(domain.back(T), domain.back(Z))
+    T, Z = slicewise(lambda slices: _schur_slices(slices, output), domain, domain.to_hat(A))
+    return Schur(domain.from_hat(T), domain.from_hat(Z))
 
 
 def _svd_slices(A: Tensor, domain: Domain, full_matrices: bool = False) -> tuple[Tensor, Tensor, Tensor]:
     """U, S, V of the hat slices: (C…, ..., m, k), (C…, ..., k), (C…, ..., n, k)."""
-    U, S, Vh = slicewise(lambda slices: torch.linalg.svd(slices, full_matrices), domain, domain.hat(A))
+    U, S, Vh = slicewise(lambda slices: torch.linalg.svd(slices, full_matrices), domain, domain.to_hat(A))
     return U, S, Vh.mH
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from tcpvit.algebra.bases import hadamard_matrix
-from tcpvit.algebra.constants import kept
+from tcpvit.algebra.cache import cached_tensors
 
 Algorithm = Callable[[Tensor], Tensor]
 PIECE = 2**18  # numbers: with what comes of them on the way they stay in the cache of a core
@@ -151,7 +151,7 @@ def _tubes_by_fft(pairs: Tensor, turn: Tensor, order: Tensor) -> Tensor:
     return torch.fft.irfft(z, n=len(order)).index_select(1, order)
 
 
-@kept
+@cached_tensors
 def _dct_plan(tube: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     """The order in which the FFT takes the entries, the factors on its result, the place of each y_k among the pairs.
 
@@ -165,7 +165,7 @@ def _dct_plan(tube: int, dtype: torch.dtype, device: torch.device) -> tuple[Tens
     return order.to(device), turn.to(dtype.to_complex()).to(device), places.to(device)
 
 
-@kept
+@cached_tensors
 def _idct_plan(tube: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     """The inverses of the parts of `_dct_plan`; y_0 stands in for the y_C of its pair."""
     order, _, _ = _dct_plan(tube, dtype, torch.device("cpu"))
@@ -183,7 +183,7 @@ def _half_turn(tube: int) -> Tensor:
     return torch.polar(torch.ones_like(angle), angle)
 
 
-@kept
+@cached_tensors
 def _hadamard_factors(tube: int, dtype: torch.dtype, device: torch.device) -> list[Tensor]:
     """Hadamard matrices of at most 32 rows, as equal in size as can be, whose Kronecker product is that of the tube."""
     digits = tube.bit_length() - 1

@@ -27,7 +27,7 @@ def inverse(A: Tensor, transform: TransformsArg = "dct", *, tube_ndim: int = 1) 
     True
     """
     domain = Domain(transform, A, tube_ndim=tube_ndim, square=True, finite=True)
-    return domain.back(_inverse_slices(domain.hat(A), A, tube_ndim))
+    return domain.from_hat(_inverse_slices(domain.to_hat(A), A, tube_ndim))
 
 
 def pinv(
@@ -47,9 +47,9 @@ def pinv(
     torch.Size([2, 4, 3])
     """
     domain = Domain(transform, A, tube_ndim=tube_ndim, finite=True)
-    A_hat = domain.hat(A)
+    A_hat = domain.to_hat(A)
     cutoff = rank_cutoff(torch.linalg.svdvals(A_hat.detach()), domain, A, rtol, atol)
-    return domain.back(torch.linalg.pinv(A_hat, atol=cutoff, rtol=torch.zeros_like(cutoff)))
+    return domain.from_hat(torch.linalg.pinv(A_hat, atol=cutoff, rtol=torch.zeros_like(cutoff)))
 
 
 def norm(A: Tensor, transform: TransformsArg = "dct", *, ord: str = "fro", tube_ndim: int = 1) -> Tensor:
@@ -73,7 +73,7 @@ def norm(A: Tensor, transform: TransformsArg = "dct", *, ord: str = "fro", tube_
     domain = Domain(transform, A, tube_ndim=tube_ndim, finite=ord != "fro", full=True)
     if ord == "fro":
         return torch.linalg.vector_norm(A, dim=tuple(range(-2 - tube_ndim, 0)))
-    S_hat = torch.linalg.svdvals(domain.hat(A))  # (C…, ..., k)
+    S_hat = torch.linalg.svdvals(domain.to_hat(A))  # (C…, ..., k)
     over = (*range(tube_ndim), -1)
     if ord == "spectral":
         return S_hat.amax(over)
@@ -97,7 +97,7 @@ def multi_rank(
     tensor([1, 0, 0])
     """
     domain = Domain(transform, A, tube_ndim=tube_ndim, finite=True, full=True)
-    S_hat = torch.linalg.svdvals(domain.hat(A.detach()))
+    S_hat = torch.linalg.svdvals(domain.to_hat(A.detach()))
     ranks = (S_hat > rank_cutoff(S_hat, domain, A, rtol, atol)[..., None]).sum(-1)  # (C…, ...)
     return ranks.movedim(tuple(range(tube_ndim)), tuple(range(-tube_ndim, 0)))
 
@@ -137,7 +137,7 @@ def det(A: Tensor, transform: TransformsArg = "dct", *, tube_ndim: int = 1) -> T
     tensor([2., 2., 2., 2.])
     """
     domain = Domain(transform, A, tube_ndim=tube_ndim, square=True, finite=True)
-    return domain.back(torch.linalg.det(domain.hat(A)))
+    return domain.from_hat(torch.linalg.det(domain.to_hat(A)))
 
 
 def power(A: Tensor, exponent: int, transform: TransformsArg = "dct", *, tube_ndim: int = 1) -> Tensor:
@@ -149,9 +149,9 @@ def power(A: Tensor, exponent: int, transform: TransformsArg = "dct", *, tube_nd
     if not isinstance(exponent, int) or isinstance(exponent, bool):
         raise ValueError(f"power takes an integer exponent, got {exponent!r}; for the square root there is sqrtm")
     domain = Domain(transform, A, tube_ndim=tube_ndim, square=True, finite=True)
-    A_hat = domain.hat(A)
+    A_hat = domain.to_hat(A)
     base = _inverse_slices(A_hat, A, tube_ndim) if exponent < 0 else A_hat
-    return domain.back(torch.linalg.matrix_power(base, abs(exponent)))
+    return domain.from_hat(torch.linalg.matrix_power(base, abs(exponent)))
 
 
 def expm(A: Tensor, transform: TransformsArg = "dct", *, tube_ndim: int = 1) -> Tensor:
@@ -162,7 +162,7 @@ def expm(A: Tensor, transform: TransformsArg = "dct", *, tube_ndim: int = 1) -> 
     True
     """
     domain = Domain(transform, A, tube_ndim=tube_ndim, square=True, finite=True)
-    return domain.back(torch.linalg.matrix_exp(domain.hat(A).contiguous()))  # torch fails on strided batches
+    return domain.from_hat(torch.linalg.matrix_exp(domain.to_hat(A).contiguous()))  # torch fails on strided batches
 
 
 def sqrtm(A: Tensor, transform: TransformsArg = "dct", *, tube_ndim: int = 1) -> Tensor:
@@ -181,7 +181,7 @@ def sqrtm(A: Tensor, transform: TransformsArg = "dct", *, tube_ndim: int = 1) ->
     True
     """
     domain = Domain(transform, A, tube_ndim=tube_ndim, square=True, finite=True)
-    A_hat = domain.hat(A)
+    A_hat = domain.to_hat(A)
     rtol = default_rtol(domain, A)
     bad = _without_root(A_hat.detach(), rtol, tube_ndim)
     if bad.any():
@@ -190,7 +190,7 @@ def sqrtm(A: Tensor, transform: TransformsArg = "dct", *, tube_ndim: int = 1) ->
             f"A of shape {tuple(A.shape)} has no {kind}principal square root: {name_slices(bad, tube_ndim)} of its hat "
             "domain has an eigenvalue on the negative real axis, or at zero without being symmetric"
         )
-    return domain.back(_SquareRoot.apply(A_hat, rtol, tube_ndim))
+    return domain.from_hat(_SquareRoot.apply(A_hat, rtol, tube_ndim))
 
 
 def default_rtol(domain: Domain, A: Tensor) -> float:

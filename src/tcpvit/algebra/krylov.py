@@ -213,8 +213,8 @@ class _Systems:
         self.tube_ndim = tube_ndim
         A, B = same_ndim(A, B)
         batch = torch.broadcast_shapes(A.shape[: -2 - tube_ndim], B.shape[: -2 - tube_ndim])
-        self.A = self.domain.hat(A)
-        self.B = self.domain.hat(B.expand(*batch, *B.shape[-2 - tube_ndim :]))
+        self.A = self.domain.to_hat(A)
+        self.B = self.domain.to_hat(B.expand(*batch, *B.shape[-2 - tube_ndim :]))
         norms = _norm(self.B)  # (C…, ..., 1, n), one for each system
         self.weight = multiplicity(self.domain, norms)
         self.norm_B = self.total(norms)  # (...)
@@ -227,13 +227,13 @@ class _Systems:
 
     def _start(self, start: Tensor | None, shape: tuple[int, ...], A: Tensor) -> Tensor:
         if start is None:
-            return self.domain.hat(A.new_zeros(shape))
+            return self.domain.to_hat(A.new_zeros(shape))
         check_tensor(start, "start", tube_ndim=self.tube_ndim)
         check_finite(start, "start")
         check_same_tube(A, start, "start", tube_ndim=self.tube_ndim)
         if start.shape != shape:
             raise ValueError(f"start should have the shape of X, {shape}, got {tuple(start.shape)}")
-        return torch.where(self.share > 0, self.domain.hat(start), 0.0)  # X = 0 solves A ⋆ X = 0
+        return torch.where(self.share > 0, self.domain.to_hat(start), 0.0)  # X = 0 solves A ⋆ X = 0
 
     def total(self, norms: Tensor) -> Tensor:
         """The norm of each tensor of the batch, (...), from those of the systems, (C…, ..., 1, n)."""
@@ -276,7 +276,7 @@ def _iterate(
         x, before = x + change, residual
         history += estimates
     solution = Solution(
-        x=systems.domain.back(x),
+        x=systems.domain.from_hat(x),
         converged=bool((residual <= tol).all()),
         iterations=len(history) - 1,
         residuals=torch.stack(history),

@@ -30,7 +30,7 @@ def is_orthogonal(
     m, n = matrix_shape(Q, tube_ndim)
     if m != n:
         return False
-    Q_hat = domain.hat(Q)
+    Q_hat = domain.to_hat(Q)
     gram = slice_matmul(Q_hat.mH, Q_hat, tube_ndim)
     return _equal(gram, eye_like(gram, n), rtol, atol, over=(*range(tube_ndim), -2, -1))
 
@@ -78,7 +78,7 @@ def is_positive_definite(
     domain = Domain(transform, A, tube_ndim=tube_ndim, finite=True)
     if not is_symmetric(A, transform, rtol=rtol, atol=atol, tube_ndim=tube_ndim):
         return False
-    values = torch.linalg.eigvalsh(domain.hat(A))  # (C…, ..., m)
+    values = torch.linalg.eigvalsh(domain.to_hat(A))  # (C…, ..., m)
     over = (*range(tube_ndim), -1)
     return bool((values.amin(over) > default_rtol(domain, A) * values.amax(over)).all())
 

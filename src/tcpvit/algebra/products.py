@@ -23,7 +23,7 @@ def to_hat(A: Tensor, transform: TransformsArg = "dct", *, tube_ndim: int = 1) -
     tensor([[[2., 0., 0., 0.]]])
     """
     domain = Domain(transform, A, tube_ndim=tube_ndim, full=True)
-    return _tubes_last(domain.hat(A), tube_ndim)
+    return _tubes_last(domain.to_hat(A), tube_ndim)
 
 
 def from_hat(A_hat: Tensor, transform: TransformsArg = "dct", *, tube_ndim: int = 1, real: bool = True) -> Tensor:
@@ -33,7 +33,7 @@ def from_hat(A_hat: Tensor, transform: TransformsArg = "dct", *, tube_ndim: int 
     tensor([[[1., 1., 1., 1.]]])
     """
     domain = Domain(transform, A_hat, tube_ndim=tube_ndim, full=True)
-    A = domain.back(_tubes_first(A_hat, tube_ndim))
+    A = domain.from_hat(_tubes_first(A_hat, tube_ndim))
     return narrow(A.real, A_hat.dtype) if real and any(t.is_complex for t in domain.transforms) else A
 
 
@@ -59,7 +59,7 @@ def cprod(A: Tensor, B: Tensor, transform: TransformsArg = "dct", *, tube_ndim: 
     """
     domain = Domain(transform, A, B, tube_ndim=tube_ndim)
     _check_product(A, B, tube_ndim)
-    return domain.back(slice_matmul(domain.hat(A), domain.hat(B), tube_ndim))
+    return domain.from_hat(slice_matmul(domain.to_hat(A), domain.to_hat(B), tube_ndim))
 
 
 def transpose(A: Tensor, transform: TransformsArg = "dct", *, tube_ndim: int = 1) -> Tensor:
@@ -72,7 +72,7 @@ def transpose(A: Tensor, transform: TransformsArg = "dct", *, tube_ndim: int = 1
     """
     domain = Domain(transform, A, tube_ndim=tube_ndim)
     if any(t.is_complex for t in domain.transforms):
-        return domain.back(domain.hat(A).mH)
+        return domain.from_hat(domain.to_hat(A).mH)
     return A.transpose(-1 - tube_ndim, -2 - tube_ndim).conj()
 
 
@@ -98,7 +98,7 @@ def identity(
     dtype = dtype or torch.get_default_dtype()
     ones = torch.ones(1, 1, *tube_shape, dtype=dtype, device=device)
     domain = Domain(transform, ones, tube_ndim=len(tube_shape))
-    e = domain.back(torch.ones_like(domain.hat(ones)))  # (1, 1, C1, …, Cp), the tube whose hat entries are all 1
+    e = domain.from_hat(torch.ones_like(domain.to_hat(ones)))  # (1, 1, C1, …, Cp), the tube whose hat entries are all 1
     return torch.eye(m, dtype=e.dtype, device=device).view(m, m, *[1] * len(tube_shape)) * e
 
 

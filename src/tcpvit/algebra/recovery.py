@@ -171,9 +171,9 @@ def _admm(
 
 
 def _shrink_singular(domain: Domain, A: Tensor, threshold: Tensor) -> Tensor:
-    U, S, Vh = torch.linalg.svd(domain.hat(A), full_matrices=False)
+    U, S, Vh = torch.linalg.svd(domain.to_hat(A), full_matrices=False)
     shrunk = (S - threshold[..., None]).clamp_min(0)  # (C…, ..., k), the threshold (...)
-    return domain.back((U * shrunk[..., None, :]) @ Vh)
+    return domain.from_hat((U * shrunk[..., None, :]) @ Vh)
 
 
 def _orthogonal_domain(A: Tensor, transform: TransformsArg, tube_ndim: int) -> tuple[Domain, float]:

@@ -20,8 +20,8 @@ def slicewise(factorise: Callable[[Tensor], Sequence[Tensor]], domain: Domain, A
 
     >>> A = torch.randn(4, 5, 3)
     >>> domain = Domain("dft", A)
-    >>> Q, R = slicewise(torch.linalg.qr, domain, domain.hat(A))
-    >>> Q.shape, domain.back(Q).is_complex()
+    >>> Q, R = slicewise(torch.linalg.qr, domain, domain.to_hat(A))
+    >>> Q.shape, domain.from_hat(Q).is_complex()
     (torch.Size([2, 4, 4]), False)
     """
     if domain.half is None:

@@ -33,7 +33,7 @@ def solve(A: Tensor, B: Tensor, transform: TransformsArg = "dct", *, tube_ndim: 
     """
     check_tensor(A, tube_ndim=tube_ndim, square=True)
     domain = system_domain(transform, A, B, tube_ndim=tube_ndim)
-    A_hat, B_hat = map(domain.hat, same_ndim(A, B))
+    A_hat, B_hat = map(domain.to_hat, same_ndim(A, B))
     LU, pivots, _ = torch.linalg.lu_factor_ex(A_hat)
     largest = torch.linalg.matrix_norm(A_hat.detach()).amax(tuple(range(tube_ndim)))
     condition = largest * _inverse_norm(LU.detach(), pivots)
@@ -43,7 +43,7 @@ def solve(A: Tensor, B: Tensor, transform: TransformsArg = "dct", *, tube_ndim: 
             f"A of shape {tuple(A.shape)} is singular to working precision: {name_slices(singular, tube_ndim)} of its "
             "hat domain has no inverse; use lstsq for the least-squares solution"
         )
-    return domain.back(torch.linalg.lu_solve(LU, pivots, B_hat))
+    return domain.from_hat(torch.linalg.lu_solve(LU, pivots, B_hat))
 
 
 def lstsq(
@@ -63,8 +63,8 @@ def lstsq(
     """
     domain = system_domain(transform, A, B, tube_ndim=tube_ndim)
     if right is None:
-        A_hat, B_hat = map(domain.hat, same_ndim(A, B))
-        return domain.back(_least_squares(domain, A, A_hat, B_hat))
+        A_hat, B_hat = map(domain.to_hat, same_ndim(A, B))
+        return domain.from_hat(_least_squares(domain, A, A_hat, B_hat))
     _check_other(right, "right", A, tube_ndim)
     check_batches(B, right, "right", tube_ndim=tube_ndim)
     if matrix_shape(right, tube_ndim)[1] != matrix_shape(B, tube_ndim)[1]:
@@ -72,9 +72,9 @@ def lstsq(
             f"A ⋆ X ⋆ right = B needs as many columns in right as in B, got shapes {tuple(right.shape)} and "
             f"{tuple(B.shape)}"
         )
-    A_hat, B_hat, right_hat = map(domain.hat, same_ndim(A, B, right))
+    A_hat, B_hat, right_hat = map(domain.to_hat, same_ndim(A, B, right))
     X_right_hat = _least_squares(domain, A, A_hat, B_hat)
-    return domain.back(_least_squares(domain, right, right_hat.mH, X_right_hat.mH).mH)
+    return domain.from_hat(_least_squares(domain, right, right_hat.mH, X_right_hat.mH).mH)
 
 
 def tikhonov(
@@ -103,7 +103,7 @@ def tikhonov(
         raise ValueError(f"tikhonov needs a positive mu, got {mu}; for mu = 0 there is lstsq")
     n = matrix_shape(A, tube_ndim)[1]
     if L is None:
-        A_hat, B_hat = map(domain.hat, same_ndim(A, B))
+        A_hat, B_hat = map(domain.to_hat, same_ndim(A, B))
         L_hat = torch.eye(n, dtype=A_hat.dtype, device=A.device)
     else:
         _check_other(L, "L", A, tube_ndim)
@@ -111,10 +111,10 @@ def tikhonov(
             raise ValueError(
                 f"L ⋆ X needs as many columns in L as in A, got shapes {tuple(L.shape)} and {tuple(A.shape)}"
             )
-        A_hat, B_hat, L_hat = map(domain.hat, same_ndim(A, B, L))
+        A_hat, B_hat, L_hat = map(domain.to_hat, same_ndim(A, B, L))
     stacked = _stack_rows(A_hat, weight.sqrt()[..., None, None] * L_hat)
     zeros = B_hat.new_zeros(L_hat.shape[-2], B_hat.shape[-1])
-    return domain.back(_least_squares(domain, A, stacked, _stack_rows(B_hat, zeros)))
+    return domain.from_hat(_least_squares(domain, A, stacked, _stack_rows(B_hat, zeros)))
 
 
 def system_domain(transform: TransformsArg, A: Tensor, B: Tensor, *, tube_ndim: int) -> Domain:

@@ -3,8 +3,8 @@
 A transform belongs to one tube length. It is looked up by name, `get_transform("dct", tube=3)`, made from a matrix
 of the user's, `MatrixTransform(M)`, learned (`LearnedTransform`), or taken from data (`data_driven(X)`).
 
-Inside the algebra slices come first, so the two working methods are `slices`, (..., C) -> (C, ...), and `unslices`,
-its inverse; `forward` and `inverse` are the same maps with the tube left where it was.
+`to_hat` and `from_hat` leave the tube where it was. Inside the algebra slices come first, so the two working methods
+are `to_hat_slices`, (..., C) -> (C, ...), and `from_hat_slices`, its inverse.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tcpvit.algebra import bases
-from tcpvit.algebra.constants import kept, undisturbed
+from tcpvit.algebra.cache import cached_tensors, outside_torch_modes
 from tcpvit.algebra.fast import FAST
 from tcpvit.errors import did_you_mean
 
@@ -37,7 +37,7 @@ class Transform(ABC):
         scale: s where M Mᴴ = s·I (1 if orthonormal, C for the unnormalised DFT), None where no such s exists.
 
     >>> dct = get_transform("dct", 3)
-    >>> dct.forward(torch.ones(3)).round(decimals=3)
+    >>> dct.to_hat(torch.ones(3)).round(decimals=3)
     tensor([1.7320, 0.0000, 0.0000])
     >>> dct.is_orthogonal
     True
@@ -65,18 +65,18 @@ class Transform(ABC):
         """True if M is orthogonal up to a factor, so that norms and inner products agree in both domains."""
         return self.scale is not None
 
-    def forward(self, x: Tensor, dim: int = -1) -> Tensor:
+    def to_hat(self, x: Tensor, dim: int = -1) -> Tensor:
         """Hat domain of `x` along `dim`, in the same shape; in memory the slices come first."""
         self._check(x, dim)
-        return narrow(self.slices(widen(x).movedim(dim, -1)).movedim(0, dim), x.dtype)
+        return narrow(self.to_hat_slices(widen(x).movedim(dim, -1)).movedim(0, dim), x.dtype)
 
-    def inverse(self, x_hat: Tensor, dim: int = -1, *, real: bool = True) -> Tensor:
+    def from_hat(self, x_hat: Tensor, dim: int = -1, *, real: bool = True) -> Tensor:
         """Spatial domain of `x_hat` along `dim`; `real` drops the imaginary part that the DFT leaves."""
         self._check(x_hat, dim)
-        x = self.unslices(widen(x_hat).movedim(dim, 0)).movedim(-1, dim)
+        x = self.from_hat_slices(widen(x_hat).movedim(dim, 0)).movedim(-1, dim)
         return narrow(x.real if real and self.is_complex else x, x_hat.dtype)
 
-    def slices(self, x: Tensor, *, half: bool = False) -> Tensor:
+    def to_hat_slices(self, x: Tensor, *, half: bool = False) -> Tensor:
         """(..., C) -> (C, ...): transform the tubes and put the slices first.
 
         `half` asks the DFT of a real tensor for the ⌊C/2⌋+1 slices that determine the others.
@@ -85,8 +85,8 @@ class Transform(ABC):
         tubes = self._match(x).reshape(-1, self.tube).mT  # (C, all the rest)
         return torch.mm(matrix, tubes)[: self.tube].view(self.tube, *x.shape[:-1])
 
-    def unslices(self, x_hat: Tensor, *, half: bool = False) -> Tensor:
-        """(C, ...) -> (..., C): the inverse of `slices`; in memory the slices stay first."""
+    def from_hat_slices(self, x_hat: Tensor, *, half: bool = False) -> Tensor:
+        """(C, ...) -> (..., C): the inverse of `to_hat_slices`; in memory the slices stay first."""
         matrix = self._cast(x_hat, True)
         slices = self._match(x_hat).reshape(self.tube, -1)
         return torch.mm(matrix, slices).view_as(x_hat).movedim(0, -1)
@@ -105,13 +105,13 @@ class Transform(ABC):
         return x.to(_complex(x.dtype)) if self.is_complex else x
 
     def _cast(self, x: Tensor, inverse: bool) -> Tensor:
-        """M (padded) or M⁻¹ on the device of `x` and in its precision, kept for the next time."""
+        """M (padded) or M⁻¹ on the device of `x` and in its precision, from a cache."""
         key = (x.dtype, x.device, inverse)
         matrix = self._casts.get(key)
         if matrix is None:
             if torch.compiler.is_compiling():
                 return self._make_cast(*key)
-            matrix = self._casts[key] = undisturbed(self._make_cast, *key)
+            matrix = self._casts[key] = outside_torch_modes(self._make_cast, *key)
         return matrix
 
     def _make_cast(self, dtype: torch.dtype, device: torch.device, inverse: bool) -> Tensor:
@@ -133,7 +133,7 @@ class MatrixTransform(Transform):
     """
 
     def __init__(self, matrix: Tensor, name: str = "matrix"):
-        self._matrix, self._inverse, self.scale = undisturbed(_examined, matrix.detach())
+        self._matrix, self._inverse, self.scale = outside_torch_modes(_examined, matrix.detach())
         self.is_complex = matrix.is_complex()
         super().__init__(name, len(matrix))
 
@@ -169,27 +169,27 @@ class FastTransform(Transform):
         """M⁻¹ = Mᵀ."""
         return self.matrix.mT.contiguous()
 
-    def slices(self, x: Tensor, *, half: bool = False) -> Tensor:
+    def to_hat_slices(self, x: Tensor, *, half: bool = False) -> Tensor:
         """(..., C) -> (C, ...), by the fast algorithm if the tube is long."""
         if self.tube < self.fast_from or not x.numel():
-            return super().slices(x)
+            return super().to_hat_slices(x)
         if x.is_complex():
-            return torch.complex(self.slices(x.real), self.slices(x.imag))
+            return torch.complex(self.to_hat_slices(x.real), self.to_hat_slices(x.imag))
         return self.fast(x.reshape(-1, self.tube)).view(self.tube, *x.shape[:-1])
 
-    def unslices(self, x_hat: Tensor, *, half: bool = False) -> Tensor:
+    def from_hat_slices(self, x_hat: Tensor, *, half: bool = False) -> Tensor:
         """(C, ...) -> (..., C), by the fast algorithm if the tube is long."""
         if self.tube < self.fast_from or not x_hat.numel():
-            return super().unslices(x_hat)
+            return super().from_hat_slices(x_hat)
         if x_hat.is_complex():
-            return torch.complex(self.unslices(x_hat.real), self.unslices(x_hat.imag))
+            return torch.complex(self.from_hat_slices(x_hat.real), self.from_hat_slices(x_hat.imag))
         return self.fast_inverse(x_hat.reshape(self.tube, -1)).view(*x_hat.shape[1:], self.tube)
 
 
 class DFT(Transform):
     """The unnormalised DFT: its product is the t-product of Kilmer and Martin.
 
-    >>> get_transform("dft", 4).forward(torch.tensor([1.0, 0.0, 0.0, 0.0])).real
+    >>> get_transform("dft", 4).to_hat(torch.tensor([1.0, 0.0, 0.0, 0.0])).real
     tensor([1., 1., 1., 1.])
     """
 
@@ -209,15 +209,15 @@ class DFT(Transform):
         """M⁻¹, the conjugate of M divided by C."""
         return self.matrix.conj().resolve_conj() / self.tube
 
-    def slices(self, x: Tensor, *, half: bool = False) -> Tensor:
+    def to_hat_slices(self, x: Tensor, *, half: bool = False) -> Tensor:
         """(..., C) -> (C, ...), or (⌊C/2⌋+1, ...) for real input if `half`."""
         if not x.numel():  # MKL's FFT refuses an empty batch
             x_hat = x[..., :1].expand(*x.shape[:-1], self.tube // 2 + 1 if half else self.tube)
             return x_hat.to(_complex(x.dtype)).movedim(-1, 0)
         return (torch.fft.rfft(x) if half else torch.fft.fft(x)).movedim(-1, 0)
 
-    def unslices(self, x_hat: Tensor, *, half: bool = False) -> Tensor:
-        """The inverse of `slices`; real if the slices were `half`."""
+    def from_hat_slices(self, x_hat: Tensor, *, half: bool = False) -> Tensor:
+        """The inverse of `to_hat_slices`; real if the slices were `half`."""
         x_hat = x_hat.movedim(0, -1)
         if not x_hat.numel():
             x = x_hat[..., :1].expand(*x_hat.shape[:-1], self.tube)
@@ -241,8 +241,8 @@ class LearnedTransform(Transform, nn.Module):
         begin = get_transform(start, tube)
         if begin.scale != 1.0 or begin.is_complex:
             raise ValueError(f"a learned transform starts at a real orthogonal one, but {begin!r} is not; try 'dct'")
-        # Undisturbed: the parametrisation starts with numbers of its own, which autocast and a meta device lack.
-        self.basis = undisturbed(_orthogonal_layer, begin.matrix.detach()).to(torch.get_default_device())
+        # The parametrisation starts with numbers of its own, which autocast and a meta device lack.
+        self.basis = outside_torch_modes(_orthogonal_layer, begin.matrix.detach()).to(torch.get_default_device())
 
     @property
     def matrix(self) -> Tensor:
@@ -292,7 +292,7 @@ def get_transform(transform: str | Transform | Tensor, tube: int) -> Transform:
     return transform
 
 
-@kept
+@cached_tensors
 def _by_name(name: str, tube: int) -> Transform:
     if tube < 1:
         raise ValueError(f"a tube has at least one entry, got length {tube}")
@@ -328,7 +328,7 @@ def data_driven(x: Tensor) -> Transform:
     It compacts the energy of `x` into the first slices better than any other orthogonal transform.
 
     >>> x = torch.ones(4, 5, 3)
-    >>> data_driven(x).forward(x)[0, 0].abs().round(decimals=4)
+    >>> data_driven(x).to_hat(x)[0, 0].abs().round(decimals=4)
     tensor([1.7321, 0.0000, 0.0000])
     """
     if x.is_complex() or not x.numel():

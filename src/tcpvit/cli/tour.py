@@ -43,7 +43,7 @@ def transforms(console: Console) -> None:
         transform = algebra.get_transform(name, 3)
         table.add_row(
             name,
-            _numbers(transform.forward(pixel)),
+            _numbers(transform.to_hat(pixel)),
             _verdict("yes" if transform.is_orthogonal else "no", transform.is_orthogonal),
         )
     console.print(table)

@@ -1,13 +1,11 @@
 """Layers of tensor tokens: hat domain, slices first, (C, B, N, d), with no loop over slices or heads."""
 
 from tcpvit.layers.attention import Attention, TAttention
-from tcpvit.layers.block import Block, TBlock
+from tcpvit.layers.block import Block, DropPath, Mlp, TBlock, TMlp
 from tcpvit.layers.conv import CoupledTConv2d, MapCoupling, TConv2d, TubalConv2d
 from tcpvit.layers.coupling import CoupledTLinear, Coupling, shuffle_slices, t_linear
-from tcpvit.layers.drop import DropPath
 from tcpvit.layers.embed import PatchEmbed, TokenEmbedding, TPatchEmbed, patchify, patchify_slices
 from tcpvit.layers.linear import TLinear, TubalLinear, slice_linear
-from tcpvit.layers.mlp import Mlp, TMlp
 from tcpvit.layers.norm import TLayerNorm
 from tcpvit.layers.transform import HatTransform, mix_slices
 

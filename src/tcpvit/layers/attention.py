@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from tcpvit.errors import did_you_mean
 from tcpvit.layers.coupling import Coupling, shuffle_slices, t_linear
-from tcpvit.layers.kernels import attention as kernel
+from tcpvit.layers.kernels import ops
 from tcpvit.layers.linear import TransformOf
 
 ATTENTIONS = ("slice", "joint")
@@ -120,8 +120,8 @@ def attend(
     >>> attend(torch.randn(3, 2, 5, 3 * 16), num_heads=4).shape
     torch.Size([3, 2, 5, 16])
     """
-    if not dropout and mask is None and kernel.is_fit(qkv, num_heads, joint):
-        return kernel.packed_attention(qkv, num_heads, joint)[0]
+    if not dropout and mask is None and ops.can_use_attention(qkv, num_heads, joint):
+        return ops.packed_attention(qkv, num_heads, joint)[0]
     q, k, v = split_heads(qkv, num_heads, joint=joint)
     if mask is not None:
         mask = mask if mask.dtype == torch.bool else mask.to(q.dtype)

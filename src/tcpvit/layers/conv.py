@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from tcpvit.layers.coupling import Coupling, init_mix_
 from tcpvit.layers.linear import TransformOf, init_weight_
-from tcpvit.layers.transform import HatTransform, attach_transform, matching
+from tcpvit.layers.transform import HatTransform, attach_transform, cast_like
 
 
 def mix_maps(matrix: Tensor, x: Tensor) -> Tensor:
@@ -25,7 +25,7 @@ def mix_maps(matrix: Tensor, x: Tensor) -> Tensor:
     """
     d = x.shape[1] // matrix.shape[1]
     # M ⊗ I as a 1×1 convolution: d times the products of a C×C matrix, but the channels of a pixel stay together.
-    filters = torch.kron(matching(matrix, x).contiguous(), torch.eye(d, device=x.device, dtype=x.dtype))
+    filters = torch.kron(cast_like(matrix, x).contiguous(), torch.eye(d, device=x.device, dtype=x.dtype))
     return F.conv2d(x, filters[:, :, None, None])
 
 
@@ -39,18 +39,18 @@ def shuffle_maps(x_hat: Tensor, tube: int) -> Tensor:
     return pixels.unflatten(-1, (tube, -1)).mT.flatten(-2).permute(0, 3, 1, 2)
 
 
-def enter_maps(transform: HatTransform, x: Tensor) -> Tensor:
+def to_hat_maps(transform: HatTransform, x: Tensor) -> Tensor:
     """Flat channels with the tube fastest, spatial domain -> hat slices end to end; (B, d·C, H, W) both.
 
-    >>> enter_maps(HatTransform("dct", 3), torch.randn(2, 12, 5, 5)).shape
+    >>> to_hat_maps(HatTransform("dct", 3), torch.randn(2, 12, 5, 5)).shape
     torch.Size([2, 12, 5, 5])
     """
     ends = shuffle_maps(x, x.shape[1] // transform.tube)  # from j·C + k to k·d + j
     return mix_maps(transform.matrices()[0], ends)
 
 
-def leave_maps(transform: HatTransform, x_hat: Tensor) -> Tensor:
-    """The inverse of `enter_maps`."""
+def from_hat_maps(transform: HatTransform, x_hat: Tensor) -> Tensor:
+    """The inverse of `to_hat_maps`."""
     return shuffle_maps(mix_maps(transform.matrices()[1], x_hat), transform.tube)
 
 
@@ -217,7 +217,7 @@ class TubalConv2d(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, in, H, W) -> (B, out, H', W')."""
-        y = leave_maps(self.transform, self.conv(enter_maps(self.transform, x)))
+        y = from_hat_maps(self.transform, self.conv(to_hat_maps(self.transform, x)))
         return y if self.bias is None else y + self.bias.view(-1, 1, 1)
 
     def to_dense(self) -> nn.Conv2d:

@@ -15,6 +15,27 @@ from tcpvit.layers.transform import HatTransform, attach_transform
 PATCH_EMBEDS = ("none", "shared", "t_linear", "linear", "sub_patch")
 
 
+def patch_grid(height: int, width: int, patch: int) -> tuple[int, int]:
+    """How many patches an image of that size has, down and across.
+
+    >>> patch_grid(32, 48, 4)
+    (8, 12)
+    """
+    if height % patch or width % patch or not height or not width:
+        raise ValueError(
+            f"an image of {height}×{width} does not divide into patches of {patch}; "
+            f"resize or pad it to a multiple of {patch}"
+        )
+    return height // patch, width // patch
+
+
+def image_grid(images: Tensor, in_chans: int, patch: int) -> tuple[int, int]:
+    """The grid of patches of images that should be (B, in_chans, H, W)."""
+    if images.ndim != 4 or images.shape[1] != in_chans:
+        raise ValueError(f"images should be (B, {in_chans}, H, W), got shape {tuple(images.shape)}")
+    return patch_grid(images.shape[2], images.shape[3], patch)
+
+
 def patchify(images: Tensor, patch: int) -> Tensor:
     """Patch tensorisation (Eq. patch): (B, C, H, W) -> (B, N, P², C), pixels of a patch row by row.
 
@@ -98,7 +119,7 @@ class TPatchEmbed(nn.Module):
         """(B, C, H, W) -> (C, B, N, d)."""
         if self.kind == "linear":
             tokens = self.proj(patchify(images, self.patch).flatten(2))  # (B, N, d·C)
-            return self.transform.enter(tokens.unflatten(-1, (-1, self.transform.tube)))
+            return self.transform.to_hat_tokens(tokens.unflatten(-1, (-1, self.transform.tube)))
         if self.kind == "sub_patch":
             return self.proj(self.transform.to_hat(sub_patches(images, self.patch, self.transform.tube)))
         x_hat = self.transform.to_hat(patchify_slices(images, self.patch))  # (C, B, N, P²)

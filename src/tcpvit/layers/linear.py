@@ -12,7 +12,7 @@ from tcpvit.algebra.transforms import Transform
 from tcpvit.layers.transform import HatTransform, attach_transform
 
 TransformOf = str | Transform | HatTransform | Tensor
-WORTH_SHARING = 1024  # weights of a slice; below, the copies cost more than the threads gain
+MIN_WEIGHTS_TO_SPLIT = 1024  # of a slice; below, the copies cost more than the threads gain
 
 
 def slice_linear(x_hat: Tensor, weight_hat: Tensor, bias_hat: Tensor | None = None) -> Tensor:
@@ -29,18 +29,20 @@ def slice_linear(x_hat: Tensor, weight_hat: Tensor, bias_hat: Tensor | None = No
         return y_hat.view(*x_hat.shape[:-1], weight_hat.shape[-1])
     rows = x_hat.flatten(1, -2)  # (C, B·N, d_in)
     if rows.device.type == "cpu" and not torch.compiler.is_compiling():  # a split is not for other sizes and machines
-        rows, weight_hat, bias_hat = _shared_out(rows, weight_hat, bias_hat)
+        rows, weight_hat, bias_hat = _split_for_threads(rows, weight_hat, bias_hat)
     y_hat = rows @ weight_hat if bias_hat is None else torch.baddbmm(bias_hat, rows, weight_hat)
     return y_hat.view(*x_hat.shape[:-1], weight_hat.shape[-1])
 
 
-def _shared_out(rows: Tensor, weight_hat: Tensor, bias_hat: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+def _split_for_threads(
+    rows: Tensor, weight_hat: Tensor, bias_hat: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
     """The same product in more and shorter slices, if the threads of a CPU, which take whole ones, share them better.
 
     Three slices keep one of two threads idle for a quarter of the time; six halves do not.
     """
     parts = even_parts(len(rows), torch.get_num_threads())
-    if parts == 1 or rows.shape[1] % parts or weight_hat[0].numel() < WORTH_SHARING:
+    if parts == 1 or rows.shape[1] % parts or weight_hat[0].numel() < MIN_WEIGHTS_TO_SPLIT:
         return rows, weight_hat, bias_hat
 
     def repeated(slices: Tensor) -> Tensor:
@@ -68,10 +70,10 @@ def tubal_product(x: Tensor, weight_hat: Tensor, transform: HatTransform, bias: 
     """
     if x.ndim == 1:
         return tubal_product(x[None], weight_hat, transform, bias)[0]
-    x_hat = transform.enter(x.unflatten(-1, (-1, transform.tube)))  # (C, ..., d_in)
+    x_hat = transform.to_hat_tokens(x.unflatten(-1, (-1, transform.tube)))  # (C, ..., d_in)
     # The slice product adds its bias at once; afterwards it would take one more pass over the memory.
-    bias_hat = None if bias is None else transform.enter(bias.view(1, -1, transform.tube))  # (C, 1, d_out)
-    return transform.leave(slice_linear(x_hat, weight_hat, bias_hat)).flatten(-2)
+    bias_hat = None if bias is None else transform.to_hat_tokens(bias.view(1, -1, transform.tube))  # (C, 1, d_out)
+    return transform.from_hat_tokens(slice_linear(x_hat, weight_hat, bias_hat)).flatten(-2)
 
 
 def init_weight_(weight: Tensor, fan_in: int) -> None:
@@ -119,7 +121,7 @@ class TLinear(nn.Module):
     @property
     def weight(self) -> Tensor:
         """W in the spatial domain, (d_in, d_out, C), differentiable."""
-        return self.transform.leave(self.weight_hat.expand(self.tube, -1, -1))
+        return self.transform.from_hat_tokens(self.weight_hat.expand(self.tube, -1, -1))
 
     def forward(self, x_hat: Tensor) -> Tensor:
         """(C, ..., d_in) -> (C, ..., d_out)."""

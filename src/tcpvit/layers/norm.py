@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tcpvit.layers.kernels import layer_norm as kernel
+from tcpvit.layers.kernels import ops
 
 EPS = 1e-6  # timm's, for Std and TCP alike
 
@@ -41,8 +41,8 @@ class TLayerNorm(nn.Module):
         if self.joint:
             return self._jointly(rows).view(x_hat.shape)
         rows = rows.reshape(len(self.weight_hat), -1, self.d)  # all slices as one if they share γ and β
-        if kernel.is_fit(rows, self.weight_hat):
-            return kernel.slice_layer_norm(rows, self.weight_hat, self.bias_hat, self.eps)[0].view(x_hat.shape)
+        if ops.can_use_layer_norm(rows, self.weight_hat):
+            return ops.slice_layer_norm(rows, self.weight_hat, self.bias_hat, self.eps)[0].view(x_hat.shape)
         return self._scale(F.layer_norm(rows, (self.d,), eps=self.eps)).view(x_hat.shape)
 
     def _jointly(self, rows: Tensor) -> Tensor:

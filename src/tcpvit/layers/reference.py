@@ -15,31 +15,30 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tcpvit.layers.attention import TAttention
-from tcpvit.layers.block import Block, TBlock
+from tcpvit.layers.block import Block, TBlock, TMlp
 from tcpvit.layers.conv import CoupledTConv2d, TConv2d
 from tcpvit.layers.coupling import CoupledTLinear, Coupling, TwoFactorTLinear
 from tcpvit.layers.embed import TPatchEmbed, patchify
 from tcpvit.layers.linear import TLinear
-from tcpvit.layers.mlp import TMlp
 from tcpvit.layers.norm import TLayerNorm
 
 Slices = list[Tensor]  # C tensors (..., d): one for each hat slice
 
 
-def hat(X: Tensor, M: Tensor) -> Slices:
+def to_hat(X: Tensor, M: Tensor) -> Slices:
     """The hat slices of X: slice k is Σ_l M[k, l] X[..., l] (Eq. dct_tensor)."""
     C = X.shape[-1]
     return [sum((M[k, j] * X[..., j] for j in range(C)), torch.zeros_like(X[..., 0])) for k in range(C)]
 
 
-def unhat(X_hat: Slices, M: Tensor) -> Tensor:
+def from_hat(X_hat: Slices, M: Tensor) -> Tensor:
     """The tensor with these hat slices (Eq. idct_tensor)."""
-    return torch.stack(hat(torch.stack(X_hat, -1), torch.linalg.inv(M)), -1)
+    return torch.stack(to_hat(torch.stack(X_hat, -1), torch.linalg.inv(M)), -1)
 
 
 def product(A: Tensor, B: Tensor, M: Tensor) -> Tensor:
     """A ⋆ B (Eq. cprod), slice after slice."""
-    return unhat([a @ b for a, b in zip(hat(A, M), hat(B, M), strict=True)], M)
+    return from_hat([a @ b for a, b in zip(to_hat(A, M), to_hat(B, M), strict=True)], M)
 
 
 def t_linear(X: Tensor, W: Tensor, b: Tensor | None, M: Tensor) -> Tensor:
@@ -50,20 +49,20 @@ def t_linear(X: Tensor, W: Tensor, b: Tensor | None, M: Tensor) -> Tensor:
 
 def t_softmax(S: Tensor, M: Tensor) -> Slices:
     """Softmax of each hat slice of S, (N, N, C): the hat slices of the attention tensor (Def. tsoftmax)."""
-    return [_softmax(S_k) for S_k in hat(S, M)]
+    return [_softmax(S_k) for S_k in to_hat(S, M)]
 
 
 def t_attention(Q: Tensor, K: Tensor, V: Tensor, M: Tensor) -> Tensor:
     """t-Softmax(Q ⋆ Kᵀ / √d_h) ⋆ V (Def. tattn) for one head: (B, N, d_h, C)."""
     S = product(Q, K.transpose(-3, -2), M) / math.sqrt(Q.shape[-2])
-    return unhat([A_k @ V_k for A_k, V_k in zip(t_softmax(S, M), hat(V, M), strict=True)], M)
+    return from_hat([A_k @ V_k for A_k, V_k in zip(t_softmax(S, M), to_hat(V, M), strict=True)], M)
 
 
 def joint_attention(Q: Tensor, K: Tensor, V: Tensor, M: Tensor) -> Tensor:
     """One map for all slices: softmax(Σ_k q̂_k·k̂_k / √(C·d_h)) V̂_k for one head."""
-    score = sum((q @ k.mT for q, k in zip(hat(Q, M), hat(K, M), strict=True)), torch.zeros(()).to(Q))
+    score = sum((q @ k.mT for q, k in zip(to_hat(Q, M), to_hat(K, M), strict=True)), torch.zeros(()).to(Q))
     A = _softmax(score / math.sqrt(Q.shape[-2] * Q.shape[-1]))
-    return unhat([A @ V_k for V_k in hat(V, M)], M)
+    return from_hat([A @ V_k for V_k in to_hat(V, M)], M)
 
 
 def t_layer_norm(X: Tensor, gamma_hat: Tensor, beta_hat: Tensor, M: Tensor, eps: float) -> Tensor:
@@ -72,16 +71,16 @@ def t_layer_norm(X: Tensor, gamma_hat: Tensor, beta_hat: Tensor, M: Tensor, eps:
     gamma_hat and beta_hat are (d, C), given in the hat domain.
     """
     slices = []
-    for k, X_k in enumerate(hat(X, M)):
+    for k, X_k in enumerate(to_hat(X, M)):
         mu, var = _moments(X_k)
         slices.append(gamma_hat[:, k] * (X_k - mu) / torch.sqrt(var + eps) + beta_hat[:, k])
-    return unhat(slices, M)
+    return from_hat(slices, M)
 
 
 def t_ffn(X: Tensor, W1: Tensor, b1: Tensor, W2: Tensor, b2: Tensor, M: Tensor, *, spatial: bool = False) -> Tensor:
     """GELU(X ⋆ W₁) ⋆ W₂ (Def. tffn); GELU on the hat slices, or on the spatial tensor if `spatial`."""
     H = t_linear(X, W1, b1, M)
-    H = F.gelu(H) if spatial else unhat([F.gelu(H_k) for H_k in hat(H, M)], M)
+    H = F.gelu(H) if spatial else from_hat([F.gelu(H_k) for H_k in to_hat(H, M)], M)
     return t_linear(H, W2, b2, M)
 
 
@@ -120,10 +119,10 @@ def literal_t_attention(Q: Tensor, K: Tensor, V: Tensor, M: Tensor) -> Tensor:
 def literal_t_layer_norm(X: Tensor, gamma_hat: Tensor, beta_hat: Tensor, M: Tensor, eps: float) -> Tensor:
     """Eq. tln to the letter: divides by σ + ε."""
     slices = []
-    for k, X_k in enumerate(hat(X, M)):
+    for k, X_k in enumerate(to_hat(X, M)):
         mu, var = _moments(X_k)
         slices.append(gamma_hat[:, k] * (X_k - mu) / (torch.sqrt(var) + eps) + beta_hat[:, k])
-    return unhat(slices, M)
+    return from_hat(slices, M)
 
 
 def literal_t_ffn(X: Tensor, W1: Tensor, b1: Tensor, W2: Tensor, b2: Tensor, M: Tensor) -> Tensor:
@@ -137,7 +136,7 @@ def literal_t_ffn(X: Tensor, W1: Tensor, b1: Tensor, W2: Tensor, b2: Tensor, M: 
 def linear(layer: TLinear, X: Tensor) -> Tensor:
     """What `layer` computes, on spatial tokens, with every coupling written out."""
     M = _matrix(layer)
-    X_hat = hat(X, M)
+    X_hat = to_hat(X, M)
     if isinstance(layer, CoupledTLinear):
         Y_hat = _coupled(layer, X_hat)
     elif isinstance(layer, TwoFactorTLinear):
@@ -146,7 +145,7 @@ def linear(layer: TLinear, X: Tensor) -> Tensor:
         Y_hat = [X_k @ W_k for X_k, W_k in zip(X_hat, _of_each_slice(layer, "weight_hat"), strict=True)]
     if layer.bias_hat is not None:
         Y_hat = [Y_k + b_k for Y_k, b_k in zip(Y_hat, _of_each_slice(layer, "bias_hat"), strict=True)]
-    return unhat(Y_hat, M)
+    return from_hat(Y_hat, M)
 
 
 def _of_each_slice(layer: TLinear | TLayerNorm, name: str) -> list[Tensor]:
@@ -158,7 +157,7 @@ def _of_each_slice(layer: TLinear | TLayerNorm, name: str) -> list[Tensor]:
 def _coupled(layer: CoupledTLinear, X_hat: Slices) -> Slices:
     """Mix, low_rank and partial, slice after slice."""
     if layer.coupling.mix:
-        X_hat = hat(torch.stack(X_hat, -1), layer.mix)
+        X_hat = to_hat(torch.stack(X_hat, -1), layer.mix)
     Y_hat = [X_k @ W_k for X_k, W_k in zip(X_hat, _of_each_slice(layer, "weight_hat"), strict=True)]
     if layer.coupling.partial:
         Y_hat = [torch.cat([_dense_features(layer, X_hat, k), Y_k], -1) for k, Y_k in enumerate(Y_hat)]
@@ -199,7 +198,7 @@ def mlp(layer: TMlp, X: Tensor) -> Tensor:
     """t-FFN (Def. tffn): (B, N, d, C) -> (B, N, d, C)."""
     M = _matrix(layer.fc1)
     H = linear(layer.fc1, X)
-    H = F.gelu(H) if layer.spatial else unhat([F.gelu(H_k) for H_k in hat(H, M)], M)
+    H = F.gelu(H) if layer.spatial else from_hat([F.gelu(H_k) for H_k in to_hat(H, M)], M)
     return linear(layer.fc2, shuffle(H, M) if layer.shuffle else H)
 
 
@@ -207,9 +206,9 @@ def norm(layer: TLayerNorm, X: Tensor, M: Tensor) -> Tensor:
     """t-LayerNorm: (B, N, d, C) -> (B, N, d, C)."""
     gamma, beta = (torch.cat(_of_each_slice(layer, name)) for name in ("weight_hat", "bias_hat"))  # (C, d)
     if layer.joint:
-        token = torch.cat(hat(X, M), -1)  # (B, N, C·d)
+        token = torch.cat(to_hat(X, M), -1)  # (B, N, C·d)
         token = F.layer_norm(token, token.shape[-1:], gamma.flatten(), beta.flatten(), layer.eps)
-        return unhat(list(token.chunk(layer.tube, -1)), M)
+        return from_hat(list(token.chunk(layer.tube, -1)), M)
     return t_layer_norm(X, gamma.mT, beta.mT, M, layer.eps)
 
 
@@ -254,9 +253,9 @@ def features(model: Any, images: Tensor) -> Tensor:
     M = _matrix(model)
     X = patches(model.patch_embed, images)
     own = [token for token in (model.embed.cls_token, model.embed.dist_token) if token is not None]
-    prefix = [unhat(list(token), M).expand(len(X), -1, -1, -1) for token in own]
+    prefix = [from_hat(list(token), M).expand(len(X), -1, -1, -1) for token in own]
     positions = list(model.embed.pos_embed)
-    X = torch.cat([*prefix, X], 1) + unhat(positions * len(M) if len(positions) == 1 else positions, M)
+    X = torch.cat([*prefix, X], 1) + from_hat(positions * len(M) if len(positions) == 1 else positions, M)
     for layer in model.blocks:
         X = block(layer, X)
     return norm(model.norm, X, M).flatten(-2)
@@ -264,23 +263,23 @@ def features(model: Any, images: Tensor) -> Tensor:
 
 def shuffle(X: Tensor, M: Tensor) -> Tensor:
     """Channel shuffle of the hat slices: feature j of slice k goes to place j·C + k of the slices end to end."""
-    X_hat = hat(X, M)
+    X_hat = to_hat(X, M)
     C, d = len(X_hat), X.shape[-2]
     moved = [torch.empty_like(X_k) for X_k in X_hat]
     for k in range(C):
         for j in range(d):
             place = j * C + k
             moved[place // d][..., place % d] = X_hat[k][..., j]
-    return unhat(moved, M)
+    return from_hat(moved, M)
 
 
 def conv(layer: TConv2d, X: Tensor, M: Tensor) -> Tensor:
     """What `layer` computes, on spatial maps (B, H, W, d, C)."""
     C = layer.tube
     if isinstance(layer, CoupledTConv2d):
-        return unhat(_coupled_conv(layer, hat(X, M)), M)
-    W = unhat([W_k.permute(2, 3, 1, 0) for W_k in layer.weight_hat.chunk(C)], M)  # (k, k, d, d', C)
-    b = None if layer.bias_hat is None else unhat(list(layer.bias_hat.chunk(C)), M)
+        return from_hat(_coupled_conv(layer, to_hat(X, M)), M)
+    W = from_hat([W_k.permute(2, 3, 1, 0) for W_k in layer.weight_hat.chunk(C)], M)  # (k, k, d, d', C)
+    b = None if layer.bias_hat is None else from_hat(list(layer.bias_hat.chunk(C)), M)
     return t_conv(X, W, b, M, layer.padding)
 
 
@@ -315,13 +314,13 @@ def decode(decoder: Any, maps: Tensor, size: tuple[int, int]) -> Tensor:
     X = maps.permute(0, 2, 3, 1).unflatten(-1, (-1, C))  # (B, h, w, d, C)
     for i, stage in enumerate(decoder.stages):
         if getattr(stage.couple, "mix", None) is not None:
-            X = unhat(hat(torch.stack(hat(X, M), -1), stage.couple.mix), M)
+            X = from_hat(to_hat(torch.stack(to_hat(X, M), -1), stage.couple.mix), M)
         if getattr(stage.couple, "coupling", Coupling()).shuffle:
             X = shuffle(X, M)
         X = conv(stage.conv, _enlarge(X, (min(2 * X.shape[1], size[0]), min(2 * X.shape[2], size[1]))) if i else X, M)
-        seen = list(X.unbind(-1)) if spatial else hat(X, M)  # what BatchNorm and ReLU act on
+        seen = list(X.unbind(-1)) if spatial else to_hat(X, M)  # what BatchNorm and ReLU act on
         seen = [F.relu(_batch_norm(stage.norm, X_k, k)) for k, X_k in enumerate(seen)]
-        X = torch.stack(seen, -1) if spatial else unhat(seen, M)
+        X = torch.stack(seen, -1) if spatial else from_hat(seen, M)
     logits = decoder.head.bias + torch.cat(seen, -1) @ decoder.head.weight.flatten(1).mT
     return _enlarge(logits[..., None], size)[..., 0].permute(0, 3, 1, 2)
 

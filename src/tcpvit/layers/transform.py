@@ -13,16 +13,16 @@ from torch import Tensor, nn
 
 from tcpvit.algebra.bases import unitary_scale
 from tcpvit.algebra.transforms import LearnedTransform, MatrixTransform, Transform, get_transform
-from tcpvit.layers.kernels import tubes as kernel
+from tcpvit.layers.kernels import ops
 
 # Transforms that no name determines: their matrix is saved with the weights and comes back with them.
 STORED = ("data_driven", "matrix")
 
 
-def matching(matrix: Tensor, x: Tensor) -> Tensor:
+def cast_like(matrix: Tensor, x: Tensor) -> Tensor:
     """The matrix where `x` is, in its precision: integers have none, and would round it to zeros and ones.
 
-    >>> matching(torch.ones(2, 2), torch.ones(2).double()).dtype
+    >>> cast_like(torch.ones(2, 2), torch.ones(2).double()).dtype
     torch.float64
     """
     if not x.is_floating_point():
@@ -44,9 +44,9 @@ class HatTransform(nn.Module):
 
     >>> phi = HatTransform("dct", 3)
     >>> tokens = torch.randn(2, 5, 4, 3)                     # (B, N, d, C)
-    >>> phi.enter(tokens).shape
+    >>> phi.to_hat_tokens(tokens).shape
     torch.Size([3, 2, 5, 4])
-    >>> torch.allclose(phi.leave(phi.enter(tokens)), tokens, atol=1e-5)
+    >>> torch.allclose(phi.from_hat_tokens(phi.to_hat_tokens(tokens)), tokens, atol=1e-5)
     True
     """
 
@@ -93,35 +93,35 @@ class HatTransform(nn.Module):
 
     def to_hat(self, x: Tensor) -> Tensor:
         """Slices first in the spatial domain -> slices first in the hat domain, (C, ...) both."""
-        return mix_slices(matching(self.matrices()[0], x), x)
+        return mix_slices(cast_like(self.matrices()[0], x), x)
 
-    def to_spatial(self, x_hat: Tensor) -> Tensor:
+    def from_hat(self, x_hat: Tensor) -> Tensor:
         """The inverse of `to_hat`."""
-        return mix_slices(matching(self.matrices()[1], x_hat), x_hat)
+        return mix_slices(cast_like(self.matrices()[1], x_hat), x_hat)
 
-    def enter(self, x: Tensor) -> Tensor:
+    def to_hat_tokens(self, x: Tensor) -> Tensor:
         """(..., d, C) in the spatial domain -> (C, ..., d) in the hat domain."""
-        matrix = matching(self.matrices()[0], x)
+        matrix = cast_like(self.matrices()[0], x)
         tubes = x.reshape(-1, self.tube)
-        if kernel.is_fit(tubes, self.tube, kernel.WORTH_SPLITTING):
-            return kernel.split_tubes(tubes, matrix).view(self.tube, *x.shape[:-1])
+        if ops.can_use_tubes(tubes, self.tube, ops.TO_HAT_LENGTHS):
+            return ops.to_hat_tubes(tubes, matrix).view(self.tube, *x.shape[:-1])
         return (matrix @ tubes.mT).view(self.tube, *x.shape[:-1])
 
-    def leave(self, x_hat: Tensor) -> Tensor:
+    def from_hat_tokens(self, x_hat: Tensor) -> Tensor:
         """(C, ..., d) in the hat domain -> (..., d, C) in the spatial domain."""
-        inverse = matching(self.matrices()[1], x_hat)
+        inverse = cast_like(self.matrices()[1], x_hat)
         slices = x_hat.flatten(1)
-        if kernel.is_fit(slices, self.tube, kernel.WORTH_JOINING):
-            return kernel.join_tubes(slices, inverse).view(*x_hat.shape[1:], self.tube)
+        if ops.can_use_tubes(slices, self.tube, ops.FROM_HAT_LENGTHS):
+            return ops.from_hat_tubes(slices, inverse).view(*x_hat.shape[1:], self.tube)
         return (slices.mT @ inverse.mT).view(*x_hat.shape[1:], self.tube)
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> HatTransform:
         """After a change of dtype or device take the matrices anew from float64, so that nothing is rounded twice."""
         super()._apply(fn, recurse)
-        self._compute_anew(self.matrix.device if self._exact else None)
+        self._recompute(self.matrix.device if self._exact else None)
         return self
 
-    def _compute_anew(self, device: torch.device | None) -> None:
+    def _recompute(self, device: torch.device | None) -> None:
         """The matrices that a name determines, on that device."""
         if self._exact is not None:
             self.matrix, self.inverse_matrix = (m.to(device, self.matrix.dtype, copy=True) for m in self._exact)
@@ -135,7 +135,7 @@ class HatTransform(nn.Module):
             return
         if self._exact is not None:
             if self.matrix.is_meta and local_metadata.get("assign_to_params_buffers"):
-                self._compute_anew(torch.device("cpu"))  # `matching` takes it to where the weights are
+                self._recompute(torch.device("cpu"))  # `cast_like` takes it to where the weights are
         elif (given := state_dict.get(f"{prefix}matrix")) is not None and given.dtype in (torch.float32, torch.float64):
             self.scale = unitary_scale(given.detach().to("cpu", torch.float64))
 

@@ -42,15 +42,15 @@ class Windows(nn.Module):
         """Draw the biases anew."""
         nn.init.trunc_normal_(self.bias_table, std=0.02)
 
-    def enter(self, x: Tensor) -> Tensor:
+    def pad_and_shift(self, x: Tensor) -> Tensor:
         """Pad and shift a grid (..., H, W, d)."""
         H, W = x.shape[-3:-1]
         padded = self._padded((H, W))
         x = F.pad(x, (0, 0, 0, padded[1] - W, 0, padded[0] - H)) if padded != (H, W) else x
         return x.roll((-self.shift[0], -self.shift[1]), dims=(-3, -2)) if any(self.shift) else x
 
-    def leave(self, x: Tensor, grid: tuple[int, ...]) -> Tensor:
-        """Undo `enter`: shift back and cut off the padding."""
+    def undo_shift(self, x: Tensor, grid: tuple[int, ...]) -> Tensor:
+        """Undo `pad_and_shift`: shift back and cut off the padding."""
         x = x.roll(self.shift, dims=(-3, -2)) if any(self.shift) else x
         return x[..., : grid[0], : grid[1], :]
 
@@ -123,9 +123,9 @@ class WindowAttention(Attention):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, H, W, D) -> (B, H, W, D)."""
-        qkv = self.qkv(self.windows.enter(x)).unsqueeze(0)
+        qkv = self.qkv(self.windows.pad_and_shift(x)).unsqueeze(0)
         o = self.windows.attend(qkv, self.num_heads, dropout=self.attn_drop if self.training else 0.0).squeeze(0)
-        return self.proj_drop(self.proj(self.windows.leave(o, x.shape[-3:-1])))
+        return self.proj_drop(self.proj(self.windows.undo_shift(o, x.shape[-3:-1])))
 
 
 class TWindowAttention(TAttention):
@@ -144,10 +144,10 @@ class TWindowAttention(TAttention):
 
     def forward(self, x_hat: Tensor) -> Tensor:  # type: ignore[override]  # the windows have their own mask
         """(C, B, H, W, d) -> (C, B, H, W, d)."""
-        qkv = self.qkv(self.windows.enter(x_hat))
+        qkv = self.qkv(self.windows.pad_and_shift(x_hat))
         dropout = self.attn_drop if self.training else 0.0
         o_hat = self.windows.attend(qkv, self.num_heads, joint=self.joint, dropout=dropout)
-        o_hat = self.windows.leave(o_hat, x_hat.shape[-3:-1])
+        o_hat = self.windows.undo_shift(o_hat, x_hat.shape[-3:-1])
         if self.shuffle:
             o_hat = shuffle_slices(o_hat)
         return self.proj_drop(self.proj(o_hat))

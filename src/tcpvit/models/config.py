@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from tcpvit.errors import did_you_mean
 from tcpvit.layers.attention import ATTENTIONS, check_heads
+from tcpvit.layers.block import ACTIVATION_DOMAINS
 from tcpvit.layers.coupling import Coupling
-from tcpvit.layers.embed import PATCH_EMBEDS
-from tcpvit.layers.mlp import ACTIVATION_DOMAINS
+from tcpvit.layers.embed import PATCH_EMBEDS, patch_grid
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -43,12 +43,7 @@ class EncoderConfig:
 
     def grid_of(self, height: int, width: int) -> tuple[int, int]:
         """How many patches an image of that size has, down and across."""
-        if height % self.patch_size or width % self.patch_size or not height or not width:
-            raise ValueError(
-                f"an image of {height}×{width} does not divide into patches of {self.patch_size}; "
-                f"resize or pad it to a multiple of {self.patch_size}"
-            )
-        return height // self.patch_size, width // self.patch_size
+        return patch_grid(height, width, self.patch_size)
 
     @property
     def width(self) -> int:

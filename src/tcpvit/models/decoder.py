@@ -20,17 +20,17 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tcpvit.errors import did_you_mean
+from tcpvit.layers.block import ACTIVATION_DOMAINS
 from tcpvit.layers.conv import (
     CoupledTConv2d,
     MapCoupling,
     check_map_coupling,
-    enter_maps,
     init_conv_,
     mix_maps,
     t_conv2d,
+    to_hat_maps,
 )
 from tcpvit.layers.coupling import Coupling
-from tcpvit.layers.mlp import ACTIVATION_DOMAINS
 from tcpvit.layers.transform import STORED, HatTransform, attach_transform
 from tcpvit.models.config import KINDS, as_words, check_keys
 
@@ -123,7 +123,7 @@ class Decoder(nn.Module):
         """(B, D, h, w) -> (B, classes, *size)."""
         x = maps.contiguous(memory_format=LAYOUT)  # all stages keep it
         if self.transform is not None:
-            x = enter_maps(self.transform, x).contiguous(memory_format=LAYOUT)
+            x = to_hat_maps(self.transform, x).contiguous(memory_format=LAYOUT)
         for i, stage in enumerate(self.stages):
             x = stage(x, doubled(x, size) if i else None)
         # A 1×1 convolution and bilinear enlargement commute, so what is left to enlarge is done with the few logits.

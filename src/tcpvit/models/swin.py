@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from tcpvit.algebra.transforms import Transform
 from tcpvit.layers import Block, Coupling, HatTransform, PatchEmbed, TBlock, TLayerNorm, TLinear, TPatchEmbed
 from tcpvit.layers.attention import check_heads
+from tcpvit.layers.embed import image_grid
 from tcpvit.layers.groups import undecayed_names
 from tcpvit.layers.norm import EPS
 from tcpvit.layers.window import PatchMerging, TWindowAttention, WindowAttention
@@ -185,10 +186,10 @@ class SwinTransformer(Pretrained, nn.Module):
 
     def forward_features(self, images: Tensor) -> Tensor:
         """(B, C, H, W) -> the last grid (B, H/32, W/32, D) after the last norm, in the spatial domain, as timm's."""
-        x = self._enter(images)
+        x = self._to_tokens(images)
         for stage in self.layers:
             x = stage(x)
-        return self._leave(self.norm(x))
+        return self._from_hat(self.norm(x))
 
     def forward_head(self, features: Tensor, pre_logits: bool = False) -> Tensor:
         """The last grid -> logits, or with `pre_logits` its mean (B, D)."""
@@ -215,24 +216,22 @@ class SwinTransformer(Pretrained, nn.Module):
         wanted = list(range(-count, 0)) if isinstance(count, int) else count
         if not wanted or any(not -stages <= i < stages for i in wanted):
             raise ValueError(f"indices={indices} does not name stages of this model; there are {stages} stages")
-        x, found = self._enter(images), []
+        x, found = self._to_tokens(images), []
         for i, stage in enumerate(self.layers):
             x = stage(x)
             if i in {j % stages for j in wanted}:
-                grid = self._leave(self.norm(x) if norm and i == stages - 1 else x)
+                grid = self._from_hat(self.norm(x) if norm and i == stages - 1 else x)
                 found.append(grid.permute(0, 3, 1, 2).contiguous())
-        return found if intermediates_only else (self._leave(self.norm(x)), found)
+        return found if intermediates_only else (self._from_hat(self.norm(x)), found)
 
-    def _enter(self, images: Tensor) -> Tensor:
+    def _to_tokens(self, images: Tensor) -> Tensor:
         """Embedded tokens on their grid, in the layout of the stages."""
-        if images.ndim != 4 or images.shape[1] != self.config.in_chans:
-            raise ValueError(f"images should be (B, {self.config.in_chans}, H, W), got shape {tuple(images.shape)}")
-        grid = self.config.grid_of(images.shape[2], images.shape[3])
+        grid = image_grid(images, self.config.in_chans, self.config.patch_size)
         return self.patch_norm(self.patch_embed(images)).unflatten(-2, grid)
 
-    def _leave(self, x: Tensor) -> Tensor:
+    def _from_hat(self, x: Tensor) -> Tensor:
         """From the layout of the stages to (B, H, W, D)."""
-        return x if self.transform is None else self.transform.leave(x).flatten(-2)
+        return x if self.transform is None else self.transform.from_hat_tokens(x).flatten(-2)
 
     def unflatten(self, features: Tensor) -> Tensor:
         """Flat features (..., d·C) as tensor tokens (..., d, C), a view; C = 1 for Std-Swin."""

@@ -50,9 +50,9 @@ class DenseTwin(nn.Module):
             parameter.data.copy_(_end_to_end(model.embed.get_parameter(name).expand(C, -1, -1, -1)))
         self.blocks = nn.ModuleList(_twin_block(block) for block in model.blocks)  # type: ignore[arg-type]
         self.norm = SliceLayerNorm(model.norm)  # type: ignore[arg-type]
-        self.leave = nn.Linear(D, D, bias=False)
+        self.from_hat = nn.Linear(D, D, bias=False)
         units = torch.eye(D).to(phi.matrices()[1]).view(D, C, d).transpose(0, 1)  # every unit token, slices first
-        self.leave.weight.data.copy_(phi.leave(units).flatten(1).mT)
+        self.from_hat.weight.data.copy_(phi.from_hat_tokens(units).flatten(1).mT)
         self.head, self.head_dist = copy.deepcopy((model.head, model.head_dist))
 
     def forward_features(self, images: Tensor) -> Tensor:
@@ -61,7 +61,7 @@ class DenseTwin(nn.Module):
         x = self.embed(self.patch_embed(images), grid)
         for block in self.blocks:
             x = block(x)
-        return self.leave(self.norm(x))
+        return self.from_hat(self.norm(x))
 
     def forward(self, images: Tensor) -> Tensor:
         """(B, C, H, W) -> logits."""
@@ -125,7 +125,7 @@ def _twin_block(block: TBlock) -> Block:
 
 def _leave_if(mlp: TMlp, h_hat: Tensor) -> Tensor:
     """What GELU acts on: Φ⁻¹ folds into fc1 if the activation is spatial."""
-    return mlp.transform.to_spatial(h_hat) if mlp.spatial else h_hat
+    return mlp.transform.from_hat(h_hat) if mlp.spatial else h_hat
 
 
 def _enter_if(mlp: TMlp, h: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from tcpvit.algebra.transforms import Transform
 from tcpvit.layers import Block, Coupling, HatTransform, PatchEmbed, TBlock, TLayerNorm, TokenEmbedding, TPatchEmbed
+from tcpvit.layers.embed import image_grid
 from tcpvit.layers.fuse import fuse_block_
 from tcpvit.layers.groups import undecayed_names
 from tcpvit.layers.linear import init_weight_
@@ -109,11 +110,11 @@ class VisionTransformer(Pretrained, nn.Module):
         x = self._encode(images)
         if self.global_pool == "token":
             x = x[..., : self.num_prefix_tokens, :]  # the head reads no others: spare them the norm and the transform
-        return self.forward_head(self._leave(self.norm(x)))
+        return self.forward_head(self._from_hat(self.norm(x)))
 
     def forward_features(self, images: Tensor) -> Tensor:
         """(B, C, H, W) -> tokens (B, 1+N, D) after the last norm, in the spatial domain."""
-        return self._leave(self.norm(self._encode(images)))
+        return self._from_hat(self.norm(self._encode(images)))
 
     def forward_head(self, tokens: Tensor, pre_logits: bool = False) -> Any:
         """Tokens (B, 1+N, D) -> logits, or with `pre_logits` the pooled features (B, D).
@@ -140,24 +141,22 @@ class VisionTransformer(Pretrained, nn.Module):
 
     def _encode(self, images: Tensor) -> Tensor:
         """Tokens behind the last block, in the encoder's own layout."""
-        x = self._enter(images)
+        x = self._to_tokens(images)
         for block in self.blocks:
             x = block(x)
         return x
 
-    def _enter(self, images: Tensor) -> Tensor:
+    def _to_tokens(self, images: Tensor) -> Tensor:
         """Embedded tokens in the encoder's own layout."""
         grid = self._grid(images)
         return self.embed(self.patch_embed(images), grid)
 
-    def _leave(self, x: Tensor) -> Tensor:
+    def _from_hat(self, x: Tensor) -> Tensor:
         """From the encoder's layout to (B, 1+N, D)."""
-        return x if self.transform is None else self.transform.leave(x).flatten(-2)
+        return x if self.transform is None else self.transform.from_hat_tokens(x).flatten(-2)
 
     def _grid(self, images: Tensor) -> tuple[int, int]:
-        if images.ndim != 4 or images.shape[1] != self.config.in_chans:
-            raise ValueError(f"images should be (B, {self.config.in_chans}, H, W), got shape {tuple(images.shape)}")
-        return self.config.grid_of(images.shape[2], images.shape[3])
+        return image_grid(images, self.config.in_chans, self.config.patch_size)
 
     def unflatten(self, tokens: Tensor) -> Tensor:
         """Flat tokens (..., d·C) as tensor tokens (..., d, C), a view; C = 1 for Std-ViT."""
@@ -183,15 +182,15 @@ class VisionTransformer(Pretrained, nn.Module):
         if output_fmt not in ("NCHW", "NLC"):
             raise ValueError(f"output_fmt is 'NCHW' or 'NLC', got {output_fmt!r}")
         take = self._block_indices(indices)
-        grid, x, found = self._grid(images), self._enter(images), []
+        grid, x, found = self._grid(images), self._to_tokens(images), []
         for i, block in enumerate(self.blocks):
             x = block(x)
             if i in take:
-                tokens = self._leave(self.norm(x) if norm else x)
+                tokens = self._from_hat(self.norm(x) if norm else x)
                 prefix, patches = tokens.tensor_split([self.num_prefix_tokens], dim=1)
                 maps = patches.mT.unflatten(-1, grid) if output_fmt == "NCHW" else patches
                 found.append((maps, prefix) if return_prefix_tokens else maps)
-        return found if intermediates_only else (self._leave(self.norm(x)), found)
+        return found if intermediates_only else (self._from_hat(self.norm(x)), found)
 
     def _block_indices(self, indices: int | list[int] | None) -> set[int]:
         depth = len(self.blocks)
@@ -205,7 +204,7 @@ class VisionTransformer(Pretrained, nn.Module):
     @torch.no_grad()
     def attention_maps(self, images: Tensor) -> list[Tensor]:
         """The softmax maps of each block: (C, B, H, 1+N, 1+N) for slice attention, else (B, H, 1+N, 1+N)."""
-        x, maps = self._enter(images), []
+        x, maps = self._to_tokens(images), []
         block: Any
         for block in self.blocks:
             maps.append(block.attn.maps(block.norm1(x)))

@@ -92,8 +92,8 @@ class TokenNorm(TLayerNorm):
     lies along Φ·1. Scale and shift are of the hat slices, as in TLayerNorm.
 
     >>> x, phi = torch.randn(2, 5, 12), HatTransform("dct", 3)
-    >>> y_hat = TokenNorm(4, phi)(phi.enter(x.unflatten(-1, (4, 3))))
-    >>> torch.allclose(phi.leave(y_hat).flatten(-2), nn.functional.layer_norm(x, (12,), eps=1e-6), atol=1e-5)
+    >>> y_hat = TokenNorm(4, phi)(phi.to_hat_tokens(x.unflatten(-1, (4, 3))))
+    >>> torch.allclose(phi.from_hat_tokens(y_hat).flatten(-2), nn.functional.layer_norm(x, (12,), eps=1e-6), atol=1e-5)
     True
     """
 
@@ -164,10 +164,10 @@ class HatEncoder(nn.Module):
         if is_causal:
             raise ValueError("an encoder in the hat domain has no causal attention; pass a mask")
         mask = _check_mask(attn_mask)
-        x_hat = self.transform.enter(x.unflatten(-1, (-1, self.transform.tube)))
+        x_hat = self.transform.to_hat_tokens(x.unflatten(-1, (-1, self.transform.tube)))
         for block in blocks:
             x_hat = block(x_hat, mask)
-        return self.transform.leave(x_hat).flatten(-2)
+        return self.transform.from_hat_tokens(x_hat).flatten(-2)
 
     def __len__(self) -> int:
         return self.depth
@@ -278,7 +278,7 @@ class _Build:
 
     def _to_slices(self, flat: Tensor) -> Tensor:
         """(d·C) -> (C, 1, d), in the hat domain."""
-        return self.phi.enter(flat.detach().unflatten(0, (-1, self.config.tube))).unsqueeze(1)
+        return self.phi.to_hat_tokens(flat.detach().unflatten(0, (-1, self.config.tube))).unsqueeze(1)
 
 
 def _fold_norms(parts: Parts) -> Parts:

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
 from tcpvit.layers.attention import softmax_maps, split_heads
-from tcpvit.layers.kernels.attention import WORTH_WIDTH, is_fit, packed_attention
 from tcpvit.layers.kernels.build import is_built
+from tcpvit.layers.kernels.ops import MAX_HEAD_WIDTH, can_use_attention, packed_attention
 from tcpvit.timing import using_threads
 
 pytestmark = pytest.mark.skipif(not is_built("attention"), reason="no compiler here: the kernel is not built")
@@ -101,8 +101,8 @@ def test_flops_are_those_of_the_two_products():
 
 
 def test_wide_heads_and_other_devices_are_left_to_torch():
-    assert is_fit(torch.zeros(3, 1, 5, 3 * WORTH_WIDTH), 1, joint=False)
-    assert not is_fit(torch.zeros(3, 1, 5, 3 * (WORTH_WIDTH + 1)), 1, joint=False)
-    assert not is_fit(torch.zeros(3, 1, 5, 3 * WORTH_WIDTH), 1, joint=True)
-    assert not is_fit(torch.zeros(3, 1, 5, 12, dtype=torch.float16), 1, joint=False)
-    assert not is_fit(torch.zeros(3, 1, 5, 12, device="meta"), 1, joint=False)
+    assert can_use_attention(torch.zeros(3, 1, 5, 3 * MAX_HEAD_WIDTH), 1, joint=False)
+    assert not can_use_attention(torch.zeros(3, 1, 5, 3 * (MAX_HEAD_WIDTH + 1)), 1, joint=False)
+    assert not can_use_attention(torch.zeros(3, 1, 5, 3 * MAX_HEAD_WIDTH), 1, joint=True)
+    assert not can_use_attention(torch.zeros(3, 1, 5, 12, dtype=torch.float16), 1, joint=False)
+    assert not can_use_attention(torch.zeros(3, 1, 5, 12, device="meta"), 1, joint=False)

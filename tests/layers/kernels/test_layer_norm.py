@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from tcpvit.layers.kernels.build import is_built
-from tcpvit.layers.kernels.layer_norm import WORTH_WIDTH, is_fit, slice_layer_norm
+from tcpvit.layers.kernels.ops import MAX_NORM_WIDTH, can_use_layer_norm, slice_layer_norm
 from tcpvit.timing import using_threads
 
 pytestmark = pytest.mark.skipif(not is_built("layer_norm"), reason="no compiler here: the kernel is not built")
@@ -69,9 +69,9 @@ def test_a_constant_row_gives_the_shift_and_nan_stays_nan():
     assert not fast(x, one, zero, 1e-6)[0, 1].isnan().any()
 
 
-def test_who_is_fit():
-    weight = torch.ones(3, 1, WORTH_WIDTH)
-    assert is_fit(torch.zeros(3, 5, WORTH_WIDTH), weight)
-    assert not is_fit(torch.zeros(3, 5, WORTH_WIDTH + 1), torch.ones(3, 1, WORTH_WIDTH + 1))
-    assert not is_fit(torch.zeros(3, 5, WORTH_WIDTH).bfloat16(), weight)
-    assert not is_fit(torch.zeros(3, 5, WORTH_WIDTH, device="meta"), weight.to("meta"))
+def test_which_tensors_are_taken():
+    weight = torch.ones(3, 1, MAX_NORM_WIDTH)
+    assert can_use_layer_norm(torch.zeros(3, 5, MAX_NORM_WIDTH), weight)
+    assert not can_use_layer_norm(torch.zeros(3, 5, MAX_NORM_WIDTH + 1), torch.ones(3, 1, MAX_NORM_WIDTH + 1))
+    assert not can_use_layer_norm(torch.zeros(3, 5, MAX_NORM_WIDTH).bfloat16(), weight)
+    assert not can_use_layer_norm(torch.zeros(3, 5, MAX_NORM_WIDTH, device="meta"), weight.to("meta"))

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tcpvit.layers import HatTransform
-from tcpvit.layers.kernels import tubes
+from tcpvit.layers.kernels import ops
 from tcpvit.layers.kernels.build import is_built
-from tcpvit.layers.kernels.tubes import WORTH_JOINING, WORTH_SPLITTING, is_fit, join_tubes, split_tubes
+from tcpvit.layers.kernels.ops import FROM_HAT_LENGTHS, TO_HAT_LENGTHS, can_use_tubes, from_hat_tubes, to_hat_tubes
 from tcpvit.timing import using_threads
 
 pytestmark = pytest.mark.skipif(not is_built("tubes"), reason="no compiler here: the kernel is not built")
@@ -18,17 +18,17 @@ pytestmark = pytest.mark.skipif(not is_built("tubes"), reason="no compiler here:
 def test_equal_matrix_products(C, R, threads):
     x, matrix = torch.randn(R, C, dtype=torch.float64), torch.randn(C, C, dtype=torch.float64)
     with using_threads(threads):
-        apart, together = split_tubes(x, matrix), join_tubes(x.mT, matrix)  # a transposed input too
+        apart, together = to_hat_tubes(x, matrix), from_hat_tubes(x.mT, matrix)  # a transposed input too
     torch.testing.assert_close(apart, matrix @ x.mT)
     torch.testing.assert_close(together, x @ matrix.mT)
     assert apart.is_contiguous()
     assert together.is_contiguous()
-    torch.testing.assert_close(split_tubes(x.float(), matrix.float()), (matrix @ x.mT).float(), atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(to_hat_tubes(x.float(), matrix.float()), (matrix @ x.mT).float(), atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("operator", [split_tubes, join_tubes])
+@pytest.mark.parametrize("operator", [to_hat_tubes, from_hat_tubes])
 def test_gradients_and_the_manners_of_an_operator(operator):
-    x = torch.randn((4, 3) if operator is split_tubes else (3, 4), dtype=torch.float64, requires_grad=True)
+    x = torch.randn((4, 3) if operator is to_hat_tubes else (3, 4), dtype=torch.float64, requires_grad=True)
     matrix = torch.randn(3, 3, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(operator, (x, matrix))
     assert torch.autograd.gradgradcheck(operator, (x, matrix))
@@ -45,22 +45,22 @@ def test_a_transform_computes_the_same_with_and_without(tube, name, monkeypatch)
 
     def run():
         start = x.clone().requires_grad_()
-        x_hat = phi.enter(start)
-        back = phi.leave(x_hat * torch.arange(1.0, tube + 1).view(-1, 1, 1, 1))
+        x_hat = phi.to_hat_tokens(start)
+        back = phi.from_hat_tokens(x_hat * torch.arange(1.0, tube + 1).view(-1, 1, 1, 1))
         wanted = [start, *phi.parameters()]
         return x_hat, back, *torch.autograd.grad(back.square().sum(), wanted)
 
     fast = run()
-    monkeypatch.setattr(tubes, "is_fit", lambda *_: False)
+    monkeypatch.setattr(ops, "can_use_tubes", lambda *_: False)
     for ours, torchs in zip(fast, run(), strict=True):
         torch.testing.assert_close(ours, torchs)
 
 
-def test_who_is_fit():
+def test_which_tubes_are_taken():
     many = torch.zeros(4096, 3)
-    assert is_fit(many, 3, WORTH_SPLITTING)
-    assert not is_fit(many, 6, WORTH_SPLITTING)
-    assert is_fit(many, 6, WORTH_JOINING)
-    assert not is_fit(many[:100], 3, WORTH_SPLITTING)
-    assert not is_fit(many.bfloat16(), 3, WORTH_SPLITTING)
-    assert not is_fit(many.to("meta"), 3, WORTH_SPLITTING)
+    assert can_use_tubes(many, 3, TO_HAT_LENGTHS)
+    assert not can_use_tubes(many, 6, TO_HAT_LENGTHS)
+    assert can_use_tubes(many, 6, FROM_HAT_LENGTHS)
+    assert not can_use_tubes(many[:100], 3, TO_HAT_LENGTHS)
+    assert not can_use_tubes(many.bfloat16(), 3, TO_HAT_LENGTHS)
+    assert not can_use_tubes(many.to("meta"), 3, TO_HAT_LENGTHS)

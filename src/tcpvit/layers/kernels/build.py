@@ -31,9 +31,9 @@ DTYPES = {torch.float32: "float32", torch.float64: "float64", torch.bfloat16: "b
 _is_exporting = getattr(torch.compiler, "is_exporting", lambda: False)
 
 
-def steps_aside() -> bool:
-    """True where kernels are not to be used: an exported program should run where this library is not, and
-    `torch.func` (grad, vmap, jvp) takes no operators of others.
+def operators_refused() -> bool:
+    """True where kernels cannot be used: an exported program should run without this library, and `torch.func`
+    (grad, vmap, jvp) takes no operators of other libraries.
     """
     if torch.compiler.is_compiling():
         return bool(_is_exporting())

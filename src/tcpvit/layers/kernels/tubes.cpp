@@ -3,7 +3,7 @@
 // For torch this is a matrix product with one side of length C, or a transposed copy, and short tubes are far slower
 // that way than the memory; here each tube is read, transformed in registers and written once.
 //
-// split: x (R, C) -> y (C, R)    join: x (C, R) -> y (R, C)    matrix (C, C)
+// to_hat: x (R, C) -> y (C, R)    from_hat: x (C, R) -> y (R, C)    matrix (C, C)
 #include <algorithm>
 #include <cstdint>
 
@@ -17,51 +17,51 @@ struct Shape {
 
 // `count` tubes, between tubes one after the other and slices that lie `slice` numbers apart. The compiler knows C, and
 // makes vectors of neighbouring tubes.
-template <int C, bool SPLIT, typename T>
+template <int C, bool TO_HAT, typename T>
 void pass(const T* __restrict x, const T* __restrict matrix, T* __restrict y, int64_t slice, int64_t count) {
   T m[C * C];
   std::copy_n(matrix, C * C, m);
 #pragma omp simd
   for (int64_t i = 0; i < count; ++i) {
     T tube[C];
-    for (int q = 0; q < C; ++q) tube[q] = SPLIT ? x[i * C + q] : x[q * slice + i];
+    for (int q = 0; q < C; ++q) tube[q] = TO_HAT ? x[i * C + q] : x[q * slice + i];
     for (int k = 0; k < C; ++k) {
       T sum = m[k * C] * tube[0];
       for (int q = 1; q < C; ++q) sum += m[k * C + q] * tube[q];
-      y[SPLIT ? k * slice + i : i * C + k] = sum;
+      y[TO_HAT ? k * slice + i : i * C + k] = sum;
     }
   }
 }
 
-template <int C, bool SPLIT, typename T>
+template <int C, bool TO_HAT, typename T>
 void all(const T* x, const T* matrix, T* y, int64_t tubes, int threads) {
 #pragma omp parallel for schedule(static) num_threads(threads)
   for (int64_t first = 0; first < tubes; first += BLOCK) {
     const int64_t flat = first * C, count = std::min(BLOCK, tubes - first);
-    pass<C, SPLIT, T>(x + (SPLIT ? flat : first), matrix, y + (SPLIT ? first : flat), tubes, count);
+    pass<C, TO_HAT, T>(x + (TO_HAT ? flat : first), matrix, y + (TO_HAT ? first : flat), tubes, count);
   }
 }
 
-template <bool SPLIT, typename T>
+template <bool TO_HAT, typename T>
 void dispatch(const T* x, const T* matrix, T* y, const Shape& s, int threads) {
   switch (s.length) {
-    case 2: return all<2, SPLIT, T>(x, matrix, y, s.tubes, threads);
-    case 3: return all<3, SPLIT, T>(x, matrix, y, s.tubes, threads);
-    case 4: return all<4, SPLIT, T>(x, matrix, y, s.tubes, threads);
-    case 5: return all<5, SPLIT, T>(x, matrix, y, s.tubes, threads);
-    case 6: return all<6, SPLIT, T>(x, matrix, y, s.tubes, threads);
-    case 7: return all<7, SPLIT, T>(x, matrix, y, s.tubes, threads);
-    case 8: return all<8, SPLIT, T>(x, matrix, y, s.tubes, threads);
+    case 2: return all<2, TO_HAT, T>(x, matrix, y, s.tubes, threads);
+    case 3: return all<3, TO_HAT, T>(x, matrix, y, s.tubes, threads);
+    case 4: return all<4, TO_HAT, T>(x, matrix, y, s.tubes, threads);
+    case 5: return all<5, TO_HAT, T>(x, matrix, y, s.tubes, threads);
+    case 6: return all<6, TO_HAT, T>(x, matrix, y, s.tubes, threads);
+    case 7: return all<7, TO_HAT, T>(x, matrix, y, s.tubes, threads);
+    case 8: return all<8, TO_HAT, T>(x, matrix, y, s.tubes, threads);
   }
 }
 
 }  // namespace
 
 #define OPERATOR(name, T)                                                                                   \
-  extern "C" void tcpvit_split_##name(const T* x, const T* matrix, T* y, const Shape* shape, int threads) { \
+  extern "C" void tcpvit_to_hat_##name(const T* x, const T* matrix, T* y, const Shape* shape, int threads) { \
     dispatch<true, T>(x, matrix, y, *shape, threads);                                                    \
   }                                                                                                         \
-  extern "C" void tcpvit_join_##name(const T* x, const T* matrix, T* y, const Shape* shape, int threads) {  \
+  extern "C" void tcpvit_from_hat_##name(const T* x, const T* matrix, T* y, const Shape* shape, int threads) { \
     dispatch<false, T>(x, matrix, y, *shape, threads);                                                   \
   }
 

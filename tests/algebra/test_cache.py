@@ -1,16 +1,16 @@
-"""Kept tensors: made once, free of the caller's modes."""
+"""Cached tensors: made once, free of the caller's modes."""
 
 import pytest
 import torch
 
-from tcpvit.algebra import constants
-from tcpvit.algebra.constants import kept, undisturbed
+from tcpvit.algebra import cache
+from tcpvit.algebra.cache import cached_tensors, outside_torch_modes
 
 
 def test_a_result_is_made_once_for_each_key():
     calls = []
 
-    @kept
+    @cached_tensors
     def ones(size: int) -> torch.Tensor:
         calls.append(size)
         return torch.ones(size)
@@ -21,10 +21,10 @@ def test_a_result_is_made_once_for_each_key():
 
 
 def test_the_oldest_result_goes_first(monkeypatch):
-    monkeypatch.setattr(constants, "MOST", 2)
+    monkeypatch.setattr(cache, "MAX_RESULTS", 2)
     calls = []
 
-    @kept
+    @cached_tensors
     def remember(key: int) -> int:
         calls.append(key)
         return key
@@ -35,17 +35,17 @@ def test_the_oldest_result_goes_first(monkeypatch):
 
 def test_modes_of_the_caller_stay_outside():
     with torch.inference_mode(), torch.device("meta"):
-        made = undisturbed(torch.ones, 3)
+        made = outside_torch_modes(torch.ones, 3)
     assert not made.is_inference()
     assert made.device.type == "cpu"
     seen = []
-    torch.func.grad(lambda x: (seen.append(undisturbed(torch.ones, 3)), x.sum())[1])(torch.ones(3))
+    torch.func.grad(lambda x: (seen.append(outside_torch_modes(torch.ones, 3)), x.sum())[1])(torch.ones(3))
     assert seen[0].data_ptr() != 0  # a wrapped tensor has no storage of its own
 
 
 def test_errors_come_through():
     with pytest.raises(ValueError, match="no such key"):
-        kept(_refuse)(1)
+        cached_tensors(_refuse)(1)
 
 
 def _refuse(key: int) -> int:
