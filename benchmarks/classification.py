@@ -21,8 +21,8 @@ from torch.nn import functional as F
 
 from experiments.classification.plan import DEEP, FULL, LARGE, SMALL
 from tcpvit.compare.study import Planned
+from tcpvit.layers.coupling import coupling_words
 from tcpvit.models import create_model
-from tcpvit.models.config import as_words
 from tcpvit.tables import Table, Written, show
 from tcpvit.timing import interleaved, using_threads
 
@@ -77,7 +77,7 @@ def network(changes: tuple[str, ...]) -> Network:
     """The model of a run of the study; a transform drawn from the images takes the DCT's time."""
     model = Planned("gap", "", FULL, changes).resolved().model
     options = {key: value for key, value in model.options.items() if value != "data_driven"}
-    options |= {"coupling": as_words(options["coupling"])} if "coupling" in options else {}
+    options |= {"coupling": coupling_words(options["coupling"])} if "coupling" in options else {}
     return Network(model.name, tuple(sorted(options.items())))
 
 

@@ -6,6 +6,7 @@ import ast
 import importlib
 import inspect
 import pkgutil
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -46,8 +47,8 @@ ROOMS: dict[str, set[str]] = {
     "models": NETWORKS,
     "analysis": NETWORKS | {"figures"},
     "training": NETWORKS | {"analysis", "data", "figures"},
-    "inference": NETWORKS | {"analysis", "data", "figures", "training"},
     "tensorize": NETWORKS | {"analysis", "data", "training"},
+    "inference": NETWORKS | {"analysis", "data", "figures", "training", "tensorize"},  # it loads converted models
     "compare": NETWORKS | {"analysis", "data", "figures", "training", "inference"},
 }
 ROOMS["cli"] = set(ROOMS)
@@ -73,15 +74,29 @@ def test_every_public_name_exists_and_is_documented(module):
             assert written, f"{module.__name__}.{name} has no docstring"
 
 
+BY_NAME = {"import_module", "__import__"}
+MODULE = re.compile(r"tcpvit(\.\w+)+")
+
+
+def called(node: ast.Call) -> str:
+    """The last part of the name of what is called."""
+    return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+
+
 def rooms_imported_by(path: Path) -> set[str]:
-    """The rooms of tcpvit that a file imports, at its top or inside a function."""
+    """The rooms of tcpvit that a file imports, at its top, inside a function, or by name (importlib, __import__)."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    # Where modules are imported by name, the name may come from a table: every string that names one counts.
+    imports_by_name = any(isinstance(node, ast.Call) and called(node) in BY_NAME for node in ast.walk(tree))
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}:{node.lineno} imports relatively; write the whole name"
             names = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Constant) and imports_by_name:
+            names = [node.value] if isinstance(node.value, str) and MODULE.fullmatch(node.value) else []
         else:
             continue
         found |= {name.split(".")[1] for name in names if name.startswith("tcpvit.")}
@@ -94,3 +109,21 @@ def test_arrows_point_one_way(path):
     assert room in ROOMS, f"{room} is new: say in ROOMS what it may import"
     against = rooms_imported_by(path) - ROOMS[room] - {room}
     assert not against, f"{path.relative_to(SOURCE)} imports {', '.join(sorted(against))}"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import tcpvit.tensorize.saving",
+        "from tcpvit.tensorize import saving",
+        "from tcpvit import tensorize",
+        'importlib.import_module("tcpvit.tensorize.saving")',
+        'import_module("tcpvit.tensorize")',
+        '__import__("tcpvit.tensorize")',
+        'TABLE = {"saving": "tcpvit.tensorize.saving"}; importlib.import_module(TABLE["saving"])',
+    ],
+)
+def test_an_import_is_seen_however_it_is_written(line, tmp_path):
+    path = tmp_path / "module.py"
+    path.write_text(f"def inside():\n    {line}\n", encoding="utf-8")
+    assert rooms_imported_by(path) == {"tensorize"}

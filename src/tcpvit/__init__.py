@@ -36,10 +36,15 @@ _LAZY = {
     "to_dense_": "tcpvit.tensorize",
 }
 
+# Rooms that register what they can save and load: these two names know every format.
+_FORMATS = {"from_pretrained": "tcpvit.tensorize", "save_pretrained": "tcpvit.tensorize"}
+
 
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module 'tcpvit' has no attribute {name!r}")
+    if name in _FORMATS:
+        importlib.import_module(_FORMATS[name])
     module = importlib.import_module(_LAZY[name])
     return module if _LAZY[name] == f"tcpvit.{name}" else getattr(module, name)
 

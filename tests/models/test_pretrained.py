@@ -2,6 +2,8 @@
 
 import inspect
 import json
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -134,3 +136,24 @@ def test_a_model_of_the_hub_is_fetched_file_by_file(saved, monkeypatch):
 def test_an_option_of_the_model_is_not_ignored(saved):
     with pytest.raises(ValueError, match="'num_classes' is no option"):
         tcpvit.from_pretrained(saved, num_classes=5)
+
+
+@pytest.mark.parametrize("load", ["tcpvit.from_pretrained", "tcpvit.inference.load_model"])
+def test_a_converted_model_loads_in_a_fresh_process(tmp_path, load):
+    model = tcpvit.create_model("std_vit_cifar", depth=1)
+    tcpvit.tensorize_(model, tube=3)
+    tcpvit.save_pretrained(model, tmp_path)
+    room = load.rpartition(".")[0]
+    code = f"import {room}; print(type({load}({str(tmp_path)!r})).__name__)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() in ("VisionTransformer", "LoadedModel")
+
+
+def test_a_converted_model_is_not_saved_as_what_it_was(tmp_path, monkeypatch):
+    """Where the room that saves converted models is not loaded, there is an error and no wrong config.json."""
+    model = tcpvit.create_model("std_vit_cifar", depth=1)
+    tcpvit.tensorize_(model, tube=3)
+    monkeypatch.setattr("tcpvit.models.pretrained.FORMATS", {})
+    with pytest.raises(ValueError, match=r"converted ones are saved by tcpvit\.save_pretrained"):
+        model.save_pretrained(tmp_path)
+    assert not (tmp_path / CONFIG).exists()

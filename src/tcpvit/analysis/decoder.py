@@ -7,7 +7,6 @@ from itertools import pairwise
 from math import prod
 
 from tcpvit.analysis.work import Work
-from tcpvit.layers.coupling import Coupling
 from tcpvit.models.segmenter import SegmenterConfig
 
 BATCH_NORM = 2  # operations an entry at inference: scale, shift
@@ -24,7 +23,7 @@ def decoder_parameters(config: SegmenterConfig) -> dict[str, int]:
     55584
     """
     decoder, tube = config.decoder, _groups(config)
-    mixed = tube**2 if Coupling.parse(decoder.coupling).mix else 0
+    mixed = tube**2 if decoder.slice_coupling.mix else 0
     found = {
         f"stage_{i}": sum(_filters(config, before, after)) + 3 * after + mixed  # filters; bias, scale and shift
         for i, (before, after) in enumerate(_channels(config), start=1)
@@ -41,7 +40,7 @@ def decoder_work(config: SegmenterConfig, size: Size) -> dict[str, Work]:
     Mixing and transforms of feature maps are 1×1 convolutions between all channels.
     """
     decoder, tube = config.decoder, _groups(config)
-    mix, spatial = Coupling.parse(decoder.coupling).mix, decoder.activation_domain == "spatial"
+    mix, spatial = decoder.slice_coupling.mix, decoder.activation_domain == "spatial"
     sizes = list(_sizes(config, size))
     entered = 2 * config.backbone.width**2 * prod(sizes[0]) if decoder.kind == "tcp" else 0
     formed = 2 * tube**3 if decoder.transform == "learned" else 0  # a learned Φ is the product of two C×C matrices
@@ -62,7 +61,7 @@ def decoder_work(config: SegmenterConfig, size: Size) -> dict[str, Work]:
 
 def _filters(config: SegmenterConfig, before: int, after: int) -> tuple[int, int]:
     """Weights of a stage's convolution, each a multiply-add for a pixel: of single slices, and across them."""
-    tube, coupling = _groups(config), Coupling.parse(config.decoder.coupling)
+    tube, coupling = _groups(config), config.decoder.slice_coupling
     dense = tube * coupling.dense_features(after // tube)  # features that read all slices
     low_rank = coupling.low_rank * (TAPS * before + after)
     return TAPS * before * (after - dense) // tube, TAPS * before * dense + low_rank

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from types import NoneType, UnionType
 from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
 from tcpvit.errors import did_you_mean
-
-# What a standard ViT has no choice of.
-TCP_OPTIONS = ("tube", "transform", "attention", "activation_domain", "coupling", "patch_embed")
 
 
 def parse_options(texts: Iterable[str], config_class: type) -> dict[str, Any]:
@@ -38,16 +35,6 @@ def parse_options(texts: Iterable[str], config_class: type) -> dict[str, Any]:
         else:
             options[key] = _read(key, value, hints[part])
     return options
-
-
-def without_tcp_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options without those that a standard model has no choice of, in the parts of a model too.
-
-    >>> without_tcp_options({"num_classes": 3, "backbone": {"depth": 8, "attention": "joint"}})
-    {'num_classes': 3, 'backbone': {'depth': 8}}
-    """
-    kept = {key: value for key, value in options.items() if key not in TCP_OPTIONS}
-    return {key: without_tcp_options(value) if isinstance(value, Mapping) else value for key, value in kept.items()}
 
 
 def _read(key: str, text: str, hint: Any) -> Any:

@@ -70,7 +70,7 @@ class _Map:
 def _maps(config: ViTConfig) -> dict[str, _Map]:
     """The four linear maps of a block."""
     C, d, hidden = config.tube_length, config.d, int(config.mlp_ratio * config.d)
-    coupling = Coupling.parse(config.coupling)
+    coupling = config.slice_coupling
     sizes = {"qkv": (d, 3 * d), "proj": (d, d), "fc1": (d, hidden), "fc2": (hidden, d)}
     return {
         name: _Map(C, d_in, d_out, config.qkv_bias if name == "qkv" else True, coupling)
@@ -89,7 +89,7 @@ def predict_parameters(config: ViTConfig | SegmenterConfig) -> Count:
         return Count.of({**predict_parameters(config.backbone).components, **decoder_parameters(config)})
     width, maps = config.width, _maps(config)
     down, across = config.grid_of(*config.image_shape)
-    own = config.d if Coupling.parse(config.coupling).shared else width  # of a norm or a position
+    own = config.d if config.slice_coupling.shared else width  # of a norm or a position
     blocks = {name: m.parameters for name, m in maps.items()}
     blocks["norms"] = 4 * own
     blocks["coupling"] = sum(m.coupling_weights + m.mix_weights for m in maps.values())
@@ -110,7 +110,7 @@ def predict_parameters(config: ViTConfig | SegmenterConfig) -> Count:
 
 def _embedding_parameters(config: ViTConfig) -> int:
     pixels, width, C = config.patch_size**2, config.width, config.tube_length
-    own = 1 if Coupling.parse(config.coupling).shared else C
+    own = 1 if config.slice_coupling.shared else C
     return {
         "none": 0,
         "shared": pixels * config.d,

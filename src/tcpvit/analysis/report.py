@@ -17,7 +17,6 @@ from tcpvit.analysis.parameters import count_parameters
 from tcpvit.analysis.predict import predict_flops, predict_parameters
 from tcpvit.analysis.theory import KINDS, EncoderShape, Kind
 from tcpvit.analysis.work import KINDS_OF_WORK, Work
-from tcpvit.layers.coupling import Coupling
 from tcpvit.models.config import ViTConfig
 from tcpvit.models.segmenter import Segmenter, SegmenterConfig
 from tcpvit.models.vit import VisionTransformer
@@ -175,7 +174,7 @@ def _add_formulas(table: Table, tcp: Analysis) -> None:
         f"The formulas take d = {shape.d}, C = {shape.tube}, r = {shape.mlp_ratio:g} and N = {shape.tokens} patches; "
         f"they leave out biases, embeddings, head and class token."
     )
-    if Coupling.parse(encoder_of(tcp.config).coupling).shared:
+    if encoder_of(tcp.config).slice_coupling.shared:
         table.notes.append("They know no slices that share their weights, as here: 1/C² of the dense layer's weights.")
 
 

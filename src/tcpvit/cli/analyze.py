@@ -7,14 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tcpvit.analysis.options import parse_options, without_tcp_options
+from tcpvit.analysis.options import parse_options
 from tcpvit.analysis.paper_tables import theory_tables
 from tcpvit.analysis.parameters import count_parameters
 from tcpvit.analysis.predict import predict_parameters
 from tcpvit.analysis.report import analyze_model, encoder_of, report_tables
 from tcpvit.analysis.theory import EncoderShape, ratio_curves
 from tcpvit.errors import did_you_mean
-from tcpvit.models.config import ViTConfig
+from tcpvit.models.config import ViTConfig, without_tcp_options
 from tcpvit.models.registry import create_model, list_models, model_config, twin_name
 from tcpvit.models.segmenter import SegmenterConfig
 from tcpvit.models.zoo import list_pretrained

@@ -13,9 +13,9 @@ from dataclasses import replace
 from functools import reduce
 from pathlib import Path
 
-from tcpvit.analysis.options import without_tcp_options
 from tcpvit.cli.progress import display_for
 from tcpvit.compare.comparison import Comparison, Model
+from tcpvit.models.config import without_tcp_options
 from tcpvit.models.registry import model_config, twin_name
 from tcpvit.progress import Progress
 from tcpvit.tables import show

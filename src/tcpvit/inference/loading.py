@@ -9,6 +9,7 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
+import tcpvit.tensorize  # noqa: F401  # registers how converted models are loaded
 from tcpvit.data import Images
 from tcpvit.data.image_set import IMAGENET_MEAN, IMAGENET_STD
 from tcpvit.data.images import Fit

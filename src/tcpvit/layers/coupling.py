@@ -58,14 +58,9 @@ class Coupling:
             )
 
     @classmethod
-    def parse(cls, coupling: str | Iterable[str] | Coupling | None) -> Coupling:
-        """From strings such as "mix", "low_rank:4"; several may also be joined by "+"."""
-        if isinstance(coupling, Coupling):
-            return coupling
-        if coupling is None or coupling == "none":
-            return cls()
-        words = coupling.split("+") if isinstance(coupling, str) else list(coupling)
-        fields: dict[str, Any] = dict(_parse_word(word) for word in words)
+    def parse(cls, coupling: str | Iterable[str] | None) -> Coupling:
+        """From words such as "mix", "low_rank:4"; several may also be joined by "+"."""
+        fields: dict[str, Any] = dict(_parse_word(word) for word in coupling_words(coupling))
         return cls(**fields)
 
     @property
@@ -76,6 +71,19 @@ class Coupling:
     def dense_features(self, d_out: int) -> int:
         """How many of the d_out features of every slice read all slices."""
         return math.ceil(self.partial * d_out)
+
+
+def coupling_words(coupling: Any) -> tuple[str, ...]:
+    """A coupling as words, however it was written.
+
+    >>> coupling_words("mix:rotation+shuffle"), coupling_words(["mix"]), coupling_words("none")
+    (('mix:rotation', 'shuffle'), ('mix',), ())
+    """
+    if coupling is None or coupling in ("", "none"):
+        return ()
+    if not isinstance(coupling, str | Iterable):
+        raise ValueError(f"coupling is a word such as 'mix', or several joined by '+', got {coupling!r}")
+    return tuple(coupling.split("+")) if isinstance(coupling, str) else tuple(coupling)
 
 
 def _parse_word(word: str) -> tuple[str, str | bool | int | float]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from tcpvit.errors import did_you_mean
 from tcpvit.layers.attention import ATTENTIONS, check_heads
 from tcpvit.layers.block import ACTIVATION_DOMAINS
-from tcpvit.layers.coupling import Coupling
+from tcpvit.layers.coupling import Coupling, coupling_words
 from tcpvit.layers.embed import PATCH_EMBEDS, patch_grid
 
 if TYPE_CHECKING:
@@ -17,10 +18,33 @@ if TYPE_CHECKING:
 
 KINDS = ("std", "tcp")
 POOLS = ("token", "avg")
-TCP_OPTIONS = ("tube", "transform", "attention", "activation_domain", "coupling")
+TCP_OPTIONS = ("tube", "transform", "attention", "activation_domain", "coupling")  # a standard model has none of them
 
 
-class EncoderConfig:
+class SavedConfig:
+    """What all configs have in common, each a frozen dataclass: JSON and back, and the coupling of their slices."""
+
+    coupling: tuple[str, ...]
+
+    @cached_property
+    def slice_coupling(self) -> Coupling:
+        """`coupling`, the words that are saved, as the layers take it."""
+        return Coupling.parse(self.coupling)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready."""
+        values = asdict(self)  # type: ignore[call-overload]
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
+
+    @classmethod
+    def from_dict(cls, options: Mapping[str, Any]) -> Self:
+        """From JSON; an unknown key is an error that names the nearest one."""
+        check_keys(options, cls)
+        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}
+        return cls(**values)
+
+
+class EncoderConfig(SavedConfig):
     """What the configs of ViT and Swin have in common; each is a frozen dataclass with these fields and more."""
 
     kind: str
@@ -62,18 +86,6 @@ class EncoderConfig:
         """The width of a slice."""
         return self.width // self.tube_length
 
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-ready."""
-        values = asdict(self)  # type: ignore[call-overload]
-        return {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
-
-    @classmethod
-    def from_dict(cls, options: Mapping[str, Any]) -> Self:
-        """From JSON; an unknown key is an error that names the nearest one."""
-        check_keys(options, cls)
-        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}
-        return cls(**values)
-
 
 @dataclass(frozen=True)
 class ViTConfig(EncoderConfig):
@@ -112,7 +124,6 @@ class ViTConfig(EncoderConfig):
         self.check_counts("patch_size", "in_chans", "depth", "num_heads")
         if self.distilled and self.global_pool != "token":
             raise ValueError(f"a distilled ViT reads its two tokens, global_pool='token', got {self.global_pool!r}")
-        object.__setattr__(self, "coupling", as_words(self.coupling))
         check_common(self)
         self.grid_of(*self.image_shape)
         if self.kind == "std" and self.embedding != "linear":
@@ -150,7 +161,8 @@ def check_common(config: Any) -> None:
     check_choice("kind", config.kind, KINDS)
     check_choice("attention", config.attention, ATTENTIONS)
     check_choice("activation_domain", config.activation_domain, ACTIVATION_DOMAINS)
-    Coupling.parse(config.coupling)
+    object.__setattr__(config, "coupling", coupling_words(config.coupling))
+    _ = config.slice_coupling  # its words are known
     if config.num_classes < 0:
         raise ValueError(f"num_classes is at least 0 (0: no head), got {config.num_classes}")
     defaults = {f.name: f.default for f in fields(config)}
@@ -196,10 +208,14 @@ def override(config: Any, options: Mapping[str, Any]) -> Any:
     return replace(config, **changes)
 
 
-def as_words(coupling: Any) -> tuple[str, ...]:
-    """A coupling as strings, however it was written."""
-    if coupling is None or coupling in ("", "none"):
-        return ()
-    if not isinstance(coupling, str | Iterable):
-        raise ValueError(f"coupling is a word such as 'mix', or several joined by '+', got {coupling!r}")
-    return tuple(coupling.split("+")) if isinstance(coupling, str) else tuple(coupling)
+def without_tcp_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options without those that a standard model has no choice of, in the parts of a model too.
+
+    >>> without_tcp_options({"num_classes": 3, "backbone": {"depth": 8, "attention": "joint"}})
+    {'num_classes': 3, 'backbone': {'depth': 8}}
+    """
+    return {
+        key: without_tcp_options(value) if isinstance(value, Mapping) else value
+        for key, value in options.items()
+        if key not in (*TCP_OPTIONS, "patch_embed")
+    }

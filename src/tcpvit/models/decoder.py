@@ -10,8 +10,7 @@ The decoder is dense (`kind="std"`) or made of c-products (`kind="tcp"`): it ent
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from itertools import pairwise
 from typing import Any
 
@@ -30,15 +29,15 @@ from tcpvit.layers.conv import (
     t_conv2d,
     to_hat_maps,
 )
-from tcpvit.layers.coupling import Coupling
+from tcpvit.layers.coupling import coupling_words
 from tcpvit.layers.transform import STORED, HatTransform, attach_transform
-from tcpvit.models.config import KINDS, as_words, check_keys
+from tcpvit.models.config import KINDS, TCP_OPTIONS, SavedConfig
 
 LAYOUT = torch.channels_last  # of feature maps: the faster one on a CPU (benchmarks/segmentation.py)
 
 
 @dataclass(frozen=True)
-class DecoderConfig:
+class DecoderConfig(SavedConfig):
     """A dense decoder (`kind="std"`) or one of c-products (`kind="tcp"`), by the channels of its stages."""
 
     kind: str = "std"
@@ -63,8 +62,8 @@ class DecoderConfig:
         if not listed or not channels or min(channels) < 1:
             raise ValueError(f"decoder.channels is a list of positive integers, as [96, 64], got {channels}")
         object.__setattr__(self, "channels", tuple(channels))
-        object.__setattr__(self, "coupling", as_words(self.coupling))
-        check_map_coupling(Coupling.parse(self.coupling))
+        object.__setattr__(self, "coupling", coupling_words(self.coupling))
+        check_map_coupling(self.slice_coupling)
         if self.transform in STORED:
             raise ValueError(f"decoder.transform is one that its name determines, as 'dct', got {self.transform!r}")
         if self.kind == "std":
@@ -72,8 +71,8 @@ class DecoderConfig:
 
     def _check_std(self) -> None:
         defaults = {f.name: f.default for f in fields(self)}
-        for name in ("tube", "transform", "activation_domain", "coupling"):
-            if getattr(self, name) != defaults[name]:
+        for name in TCP_OPTIONS:
+            if name in defaults and getattr(self, name) != defaults[name]:
                 raise ValueError(f"decoder.{name} is an option of TCP decoders; add decoder.kind=tcp, or leave it out")
 
     def check_tube(self, in_channels: int, tube: int) -> None:
@@ -83,16 +82,6 @@ class DecoderConfig:
                 raise ValueError(
                     f"the decoder's tube {tube} does not divide its {channels} channels; take multiples of {tube}"
                 )
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-ready."""
-        return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
-
-    @classmethod
-    def from_dict(cls, options: Mapping[str, Any]) -> DecoderConfig:
-        """From JSON; an unknown key is an error that names the nearest one."""
-        check_keys(options, cls)
-        return cls(**options)
 
 
 class Decoder(nn.Module):
@@ -195,7 +184,7 @@ class TStage(nn.Module):
 
     def __init__(self, in_channels: int, out_channels: int, transform: HatTransform, config: DecoderConfig):
         super().__init__()
-        tube, coupling = transform.tube, Coupling.parse(config.coupling)
+        tube, coupling = transform.tube, config.slice_coupling
         attach_transform(self, transform, tube)
         self.spatial = config.activation_domain == "spatial"
         self.couple = MapCoupling(tube, coupling) if coupling.mix or coupling.shuffle else nn.Identity()

@@ -25,7 +25,7 @@ _tensor_decoder = DecoderConfig("tcp", channels=(96, 66, 66, 66))
 # DeiT's sizes. TCP has H/C heads in each of its 3 slices, all of size 64: as many softmax maps as Std.
 _deit = partial(ViTConfig, img_size=224, patch_size=16, num_classes=1000, depth=12)
 
-# Configs of several classes; `registry.MODELS` says which model each class describes.
+# Configs of several classes; `pretrained.ARCHITECTURES` has the model that each class describes.
 PRESETS: dict[str, Any] = {
     "std_vit_cifar": _cifar("std"),
     "tcp_vit_cifar": _cifar("tcp"),

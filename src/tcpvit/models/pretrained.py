@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from huggingface_hub import ModelHubMixin, hf_hub_download
@@ -19,9 +19,24 @@ from tcpvit.layers.linear import TubalLinear
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 DOWNLOAD = ("revision", "cache_dir", "force_download", "local_files_only", "token")  # what the Hub may be told
-CONVERTED = "tensorized"  # the architecture of models that `tensorize_` converted, ours or foreign
 ENCODER_NOTE = "tcpvit_encoder"  # the attribute in which a model keeps the config that converted its encoder
-ARCHITECTURES: dict[str, type[Pretrained]] = {}
+ARCHITECTURES: dict[str, type[Pretrained]] = {}  # every model class by its name, which config.json holds
+
+
+class Format(NamedTuple):
+    """How models are saved that no config of an architecture describes."""
+
+    can_save: Callable[[nn.Module], bool]
+    save: Callable[[nn.Module, Path], None]
+    load: Callable[[dict[str, Any], Path, nn.Module | None], nn.Module]  # options, weights file, model of the same make
+
+
+FORMATS: dict[str, Format] = {}
+
+
+def register_format(architecture: str, saving: Format) -> None:
+    """Save and load models by `saving`; config.json calls them `architecture`. Rooms above this one call it."""
+    FORMATS[architecture] = saving
 
 
 class Pretrained(ModelHubMixin, library_name="tcpvit", license="apache-2.0", tags=["tcp-vit", "c-product"]):
@@ -37,7 +52,7 @@ class Pretrained(ModelHubMixin, library_name="tcpvit", license="apache-2.0", tag
     def _save_pretrained(self, save_directory: Path) -> None:
         assert isinstance(self, nn.Module)
         if is_converted(self):
-            _saving().save(self, save_directory)
+            _format_of(self).save(self, save_directory)
             return
         weights = {name: tensor.contiguous() for name, tensor in self.state_dict().items()}
         content = {"library": "tcpvit", "architecture": type(self).__name__, "options": self.config.to_dict()}
@@ -55,7 +70,7 @@ class Pretrained(ModelHubMixin, library_name="tcpvit", license="apache-2.0", tag
     def _from_pretrained(cls, *, model_id: str, **download: Any) -> Any:
         download = {key: download[key] for key in DOWNLOAD if key in download}  # the mixin adds what config.json holds
         content = read_config(_fetch(model_id, CONFIG, download))
-        architecture: Any = ARCHITECTURES.get(content["architecture"], object)
+        architecture: Any = ARCHITECTURES.get(content["architecture"], object)  # object: a registered format
         if not issubclass(architecture, cls):
             raise ValueError(
                 f"{model_id} holds a {content['architecture']}, not a {cls.__name__}; use tcpvit.from_pretrained"
@@ -70,7 +85,7 @@ def save_pretrained(model: nn.Module, folder: str | Path) -> None:
     if isinstance(model, Pretrained):
         model.save_pretrained(folder)
     else:
-        _saving().save(model, Path(folder))
+        _format_of(model).save(model, Path(folder))
 
 
 def from_pretrained(folder: str | Path, *, model: nn.Module | None = None, **download: Any) -> Any:
@@ -79,8 +94,8 @@ def from_pretrained(folder: str | Path, *, model: nn.Module | None = None, **dow
     `model` is for converted models whose origin is not known: one built as the original was, with any weights.
     """
     content = read_config(_fetch(str(folder), CONFIG, download))
-    if content["architecture"] == CONVERTED:
-        return _saving().load(content["options"], _fetch(str(folder), WEIGHTS, download), model)
+    if saving := FORMATS.get(content["architecture"]):
+        return saving.load(content["options"], _fetch(str(folder), WEIGHTS, download), model)
     if model is not None:
         raise ValueError(f"{folder} holds a {content['architecture']}, which is built by itself; leave model= out")
     return Pretrained.from_pretrained(folder, **download)
@@ -91,9 +106,30 @@ def is_converted(model: nn.Module) -> bool:
     return hasattr(model, ENCODER_NOTE) or any(isinstance(module, TubalLinear) for module in model.modules())
 
 
-def _saving() -> Any:
-    """How converted models are saved, which a room above this one knows."""
-    return importlib.import_module("tcpvit.tensorize.saving")
+def can_save(model: nn.Module) -> bool:
+    """Whether `save_pretrained` takes the model."""
+    if isinstance(model, Pretrained) and not is_converted(model):
+        return True
+    return any(saving.can_save(model) for saving in FORMATS.values())
+
+
+def _format_of(model: nn.Module) -> Format:
+    for saving in FORMATS.values():
+        if saving.can_save(model):
+            return saving
+    raise ValueError(
+        f"save_pretrained takes a model of this library or one that tensorize_ converted, got a "
+        f"{type(model).__name__}; converted ones are saved by tcpvit.save_pretrained"
+    )
+
+
+def architecture_of(config: Any) -> type[Pretrained]:
+    """The model class that a config describes."""
+    known = {architecture.config_class: architecture for architecture in ARCHITECTURES.values()}
+    if type(config) not in known:
+        names = ", ".join(config_class.__name__ for config_class in known)
+        raise ValueError(f"a preset is a config of one of {names}, got {type(config).__name__}")
+    return known[type(config)]
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -104,9 +140,12 @@ def read_config(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path} is no JSON file ({error}); save the model again") from error
     if not isinstance(content, dict) or content.get("library") != "tcpvit":
         raise ValueError(f"{path} does not describe a tcpvit model; was it written by another library?")
-    known = sorted([*ARCHITECTURES, CONVERTED])
+    known = sorted([*ARCHITECTURES, *FORMATS])
     if content.get("architecture") not in known or not isinstance(content.get("options"), dict):
-        raise ValueError(f"{path} names the architecture {content.get('architecture')!r}; this version knows {known}")
+        raise ValueError(
+            f"{path} names the architecture {content.get('architecture')!r}, and {known} are known here; converted "
+            f"models are loaded by tcpvit.from_pretrained"
+        )
     return content
 
 

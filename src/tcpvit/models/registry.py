@@ -11,29 +11,17 @@ from torch import Tensor
 from tcpvit.algebra.transforms import Transform
 from tcpvit.errors import did_you_mean
 from tcpvit.layers.transform import STORED
-from tcpvit.models.config import ViTConfig, override
+from tcpvit.models.config import override
 from tcpvit.models.presets import PRESETS
-from tcpvit.models.pretrained import from_pretrained
-from tcpvit.models.segmenter import Segmenter, SegmenterConfig
-from tcpvit.models.swin import SwinConfig, SwinTransformer
-from tcpvit.models.vit import VisionTransformer
+from tcpvit.models.pretrained import architecture_of, from_pretrained
 from tcpvit.models.zoo import pretrained_folder
-
-# The model that each class of config describes.
-MODELS: dict[type, type[Any]] = {
-    ViTConfig: VisionTransformer,
-    SwinConfig: SwinTransformer,
-    SegmenterConfig: Segmenter,
-}
 
 
 def register_model(name: str, config: Any) -> None:
-    """Give a preset its name; the config's class is one of `MODELS`."""
+    """Give a preset its name; its config is that of an architecture."""
     if name in PRESETS:
         raise ValueError(f"a model called {name!r} is registered already")
-    if type(config) not in MODELS:
-        known = ", ".join(config_class.__name__ for config_class in MODELS)
-        raise ValueError(f"a preset is a config of one of {known}, got {type(config).__name__}")
+    architecture_of(config)  # or an error
     PRESETS[name] = config
 
 
@@ -70,7 +58,7 @@ def create_model(name: str, *, pretrained: bool = False, **options: Any) -> Any:
         return _load_pretrained(name, **options)
     named, transform = _name_transform(options)
     config = model_config(name, **named)
-    model = MODELS[type(config)]
+    model: Any = architecture_of(config)
     return model(config) if transform is None else model(config, transform)
 
 

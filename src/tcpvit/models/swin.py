@@ -14,13 +14,13 @@ from typing import Any
 from torch import Tensor, nn
 
 from tcpvit.algebra.transforms import Transform
-from tcpvit.layers import Block, Coupling, HatTransform, PatchEmbed, TBlock, TLayerNorm, TLinear, TPatchEmbed
+from tcpvit.layers import Block, HatTransform, PatchEmbed, TBlock, TLayerNorm, TLinear, TPatchEmbed
 from tcpvit.layers.attention import check_heads
 from tcpvit.layers.embed import image_grid
 from tcpvit.layers.groups import undecayed_names
 from tcpvit.layers.norm import EPS
 from tcpvit.layers.window import PatchMerging, TWindowAttention, WindowAttention
-from tcpvit.models.config import EncoderConfig, as_words, check_common
+from tcpvit.models.config import EncoderConfig, check_common
 from tcpvit.models.pretrained import Pretrained
 from tcpvit.models.vit import init_dense
 
@@ -60,7 +60,6 @@ class SwinConfig(EncoderConfig):
             raise ValueError(
                 f"depths and num_heads have one number for each stage, got {self.depths} and {self.num_heads}"
             )
-        object.__setattr__(self, "coupling", as_words(self.coupling))
         check_common(self)
         self.grid_of(*self.image_shape)
         for i, heads in enumerate(self.num_heads):
@@ -171,7 +170,7 @@ class SwinTransformer(Pretrained, nn.Module):
             attn_layer=partial(TWindowAttention, **placed),
             attention=config.attention,
             activation_domain=config.activation_domain,
-            coupling=Coupling.parse(config.coupling),
+            coupling=config.slice_coupling,
             **options,
         )
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from tcpvit.algebra.transforms import Transform
-from tcpvit.layers import Block, Coupling, HatTransform, PatchEmbed, TBlock, TLayerNorm, TokenEmbedding, TPatchEmbed
+from tcpvit.layers import Block, HatTransform, PatchEmbed, TBlock, TLayerNorm, TokenEmbedding, TPatchEmbed
 from tcpvit.layers.embed import image_grid
 from tcpvit.layers.fuse import fuse_block_
 from tcpvit.layers.groups import undecayed_names
@@ -62,7 +62,7 @@ class VisionTransformer(Pretrained, nn.Module):
     def _build_tcp(self, config: ViTConfig, transform: str | Transform | Tensor) -> None:
         tube, d = config.tube_length, config.d
         self.transform = phi = HatTransform(transform, tube)
-        coupling = Coupling.parse(config.coupling)
+        coupling = config.slice_coupling
         self.patch_embed = TPatchEmbed(
             config.in_chans, config.patch_size, d, phi, config.embedding, share=coupling.shared
         )

@@ -8,10 +8,11 @@
 0.352
 """
 
+import tcpvit.tensorize.saving  # noqa: F401  # registers how converted models are saved and loaded
 from tcpvit.tensorize.config import TensorizeConfig
 from tcpvit.tensorize.convert import materialize_, tensorize_, to_dense_
 from tcpvit.tensorize.distill import distill
-from tcpvit.tensorize.drop_ins import TubalConv1D, TubalConv2d, TubalMultiheadAttention
+from tcpvit.tensorize.drop_ins import TubalConv1D, TubalMultiheadAttention, TubalPatchConv2d
 from tcpvit.tensorize.flops import faster_dense
 from tcpvit.tensorize.origin import build
 from tcpvit.tensorize.report import LayerRow, Report
@@ -21,8 +22,8 @@ __all__ = [
     "Report",
     "TensorizeConfig",
     "TubalConv1D",
-    "TubalConv2d",
     "TubalMultiheadAttention",
+    "TubalPatchConv2d",
     "build",
     "distill",
     "faster_dense",

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from tcpvit.analysis.parameters import count_parameters
 from tcpvit.layers.linear import TubalLinear
 from tcpvit.layers.transform import STORED
 from tcpvit.models.config import check_keys
@@ -125,11 +126,6 @@ def drop_ins_of(model: nn.Module) -> dict[str, nn.Module]:
             found[name] = module
             inside |= {id(part) for part in module.modules()}
     return found
-
-
-def count_parameters(model: nn.Module) -> int:
-    """Shared parameters count once."""
-    return sum(p.numel() for p in model.parameters())
 
 
 @dataclass

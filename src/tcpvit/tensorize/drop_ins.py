@@ -55,7 +55,7 @@ class TubalConv1D(TubalLinear):
         return dense
 
 
-class TubalConv2d(TubalLinear):
+class TubalPatchConv2d(TubalLinear):
     """In the place of a nn.Conv2d that is a linear map of pixels (1×1) or of patches (its stride is its kernel).
 
     The tube runs along the input channels, as the paper's flatten(P², C).
@@ -78,7 +78,7 @@ class TubalConv2d(TubalLinear):
         return self.dense_matrix().unflatten(1, (*self.kernel_size, -1)).movedim(-1, 1)
 
     @classmethod
-    def of(cls, conv: nn.Conv2d, tube: int, transform: TransformOf, init: Init) -> tuple[TubalConv2d, Errors]:
+    def of(cls, conv: nn.Conv2d, tube: int, transform: TransformOf, init: Init) -> tuple[TubalPatchConv2d, Errors]:
         """The drop-in of `conv`, and its projection error."""
         matrix = conv.weight.movedim(1, -1).flatten(1)  # channels fastest
         layer, error = make_map(matrix, conv.bias, tube, transform, init, cls)
@@ -300,7 +300,7 @@ def tensorized(module: nn.Module, tube: int, transform: TransformOf, init: Init)
     if isinstance(module, nn.MultiheadAttention):
         return TubalMultiheadAttention.of(module, tube, transform, init)
     if isinstance(module, nn.Conv2d):
-        return TubalConv2d.of(module, tube, transform, init)
+        return TubalPatchConv2d.of(module, tube, transform, init)
     if isinstance(module, nn.Linear):
         layer, error = make_map(module.weight, module.bias, tube, transform, init)
         return layer, {"": error}
@@ -309,7 +309,7 @@ def tensorized(module: nn.Module, tube: int, transform: TransformOf, init: Init)
 
 def densified(module: nn.Module) -> nn.Module:
     """The layer that a drop-in stands for, computing the same."""
-    if isinstance(module, TubalMultiheadAttention | TubalConv1D | TubalConv2d):
+    if isinstance(module, TubalMultiheadAttention | TubalConv1D | TubalPatchConv2d):
         return module.to_dense()
     assert isinstance(module, TubalLinear)
     dense = nn.Linear(module.in_features, module.out_features, bias=module.bias is not None, device="meta")

@@ -13,21 +13,27 @@ from torch import Tensor, nn
 
 from tcpvit.algebra.transforms import LearnedTransform
 from tcpvit.layers.linear import TubalLinear
-from tcpvit.models.pretrained import CONFIG, CONVERTED, ENCODER_NOTE, WEIGHTS, fit_weights, read_weights
+from tcpvit.models.pretrained import (
+    CONFIG,
+    ENCODER_NOTE,
+    WEIGHTS,
+    Format,
+    fit_weights,
+    is_converted,
+    read_weights,
+    register_format,
+)
 from tcpvit.tensorize.config import TensorizeConfig
 from tcpvit.tensorize.convert import convert, drop_ins_of
 from tcpvit.tensorize.drop_ins import TubalMultiheadAttention
 from tcpvit.tensorize.origin import origin_of, rebuild
 
+CONVERTED = "tensorized"  # what config.json calls models that `tensorize_` converted, ours or foreign
+
 
 def save(model: nn.Module, folder: Path) -> None:
     """Write `config.json` and `model.safetensors` of a converted model into `folder`."""
     conversions = _conversions(model)
-    if not conversions:
-        raise ValueError(
-            f"save_pretrained takes a model of this library or one that tensorize_ converted, got a "
-            f"{type(model).__name__} with neither"
-        )
     origin = origin_of(model)
     if origin is None:
         warnings.warn(
@@ -105,3 +111,6 @@ def _shared_with(model: nn.Module, weights: dict[str, Tensor]) -> dict[str, Tens
 
 def _refuse(value: object) -> Any:
     raise ValueError(f"the model was built with {value!r}, which JSON cannot hold; load it with model= instead")
+
+
+register_format(CONVERTED, Format(is_converted, save, load))

@@ -13,7 +13,7 @@ from torch import nn
 from tcpvit.data import Images
 from tcpvit.data.images import Fit
 from tcpvit.models import save_pretrained
-from tcpvit.models.pretrained import CONFIG, WEIGHTS, Pretrained, is_converted
+from tcpvit.models.pretrained import CONFIG, WEIGHTS, can_save
 from tcpvit.training.checkpoint import write_atomically
 from tcpvit.training.recipe import DataRecipe
 from tcpvit.training.run import read_json
@@ -27,7 +27,7 @@ def export(model: nn.Module, folder: Path, preprocessing: dict[str, Any] | None 
     folder.mkdir(parents=True, exist_ok=True)
     if preprocessing is not None:
         write_atomically(folder / PREPROCESSING, (json.dumps(preprocessing, indent=2) + "\n").encode())
-    if not isinstance(model, Pretrained) and not is_converted(model):
+    if not can_save(model):
         weights = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
         write_atomically(folder / WEIGHTS, save(weights))
         return
