@@ -4,7 +4,7 @@
 agree with them to the unit; `EncoderShape` has the paper's own formulas.
 """
 
-from tcpvit.analysis.count import Count
+from tcpvit.analysis.count import Count, Work
 from tcpvit.analysis.flops import count_flops
 from tcpvit.analysis.memory import Memory, count_memory
 from tcpvit.analysis.paper_tables import theory_tables
@@ -12,7 +12,6 @@ from tcpvit.analysis.parameters import count_parameters
 from tcpvit.analysis.predict import predict_flops, predict_parameters
 from tcpvit.analysis.report import Analysis, analyze_model, report_tables
 from tcpvit.analysis.theory import EncoderShape, ratio_curves
-from tcpvit.analysis.work import Work
 
 __all__ = [
     "Analysis",

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from math import prod
 
-from tcpvit.analysis.work import Work
+from tcpvit.analysis.count import Work
 from tcpvit.models.segmenter import SegmenterConfig
 
 BATCH_NORM = 2  # operations an entry at inference: scale, shift

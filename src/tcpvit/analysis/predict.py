@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tcpvit.analysis.count import Count
+from tcpvit.analysis.count import Count, Work
 from tcpvit.analysis.decoder import decoder_parameters, decoder_work
-from tcpvit.analysis.work import Work
 from tcpvit.layers.coupling import Coupling, two_factor_width
 from tcpvit.models.config import ViTConfig
 from tcpvit.models.segmenter import SegmenterConfig

@@ -10,13 +10,12 @@ from typing import Any
 
 from torch import nn
 
-from tcpvit.analysis.count import Count
+from tcpvit.analysis.count import KINDS_OF_WORK, Count, Work
 from tcpvit.analysis.flops import count_flops
 from tcpvit.analysis.memory import Memory, count_memory
 from tcpvit.analysis.parameters import count_parameters
 from tcpvit.analysis.predict import predict_flops, predict_parameters
 from tcpvit.analysis.theory import KINDS, EncoderShape, Kind
-from tcpvit.analysis.work import KINDS_OF_WORK, Work
 from tcpvit.models.config import ViTConfig
 from tcpvit.models.segmenter import Segmenter, SegmenterConfig
 from tcpvit.models.vit import VisionTransformer

@@ -8,6 +8,8 @@ slices. In memory the channels of a pixel lie together (torch's channels_last), 
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -104,19 +106,8 @@ class CoupledTConv2d(TConv2d):
     torch.Size([2, 18, 5, 5])
     """
 
-    def __init__(
-        self,
-        d_in: int,
-        d_out: int,
-        kernel_size: int,
-        tube: int,
-        *,
-        stride: int = 1,
-        padding: int = 0,
-        bias: bool = True,
-        coupling: Coupling,
-    ):
-        super().__init__(d_in, d_out, kernel_size, tube, stride=stride, padding=padding, bias=bias)
+    def __init__(self, d_in: int, d_out: int, kernel_size: int, tube: int, *, coupling: Coupling, **options: Any):
+        super().__init__(d_in, d_out, kernel_size, tube, **options)
         self.coupling = coupling
         self.d_dense = coupling.dense_features(d_out)
         taps = (kernel_size, kernel_size)

@@ -146,14 +146,7 @@ class CoupledTLinear(TLinear):
     d_dense = 0  # output features of every slice that read all slices
 
     def __init__(
-        self,
-        d_in: int,
-        d_out: int,
-        tube: int,
-        transform: TransformOf = "dct",
-        *,
-        bias: bool = True,
-        coupling: Coupling,
+        self, d_in: int, d_out: int, tube: int, transform: TransformOf = "dct", *, coupling: Coupling, bias: bool = True
     ):
         super().__init__(d_in, d_out, tube, transform, bias=bias, shared=coupling.shared)
         self.coupling = coupling
@@ -247,11 +240,9 @@ class TwoFactorTLinear(TLinear):
         between = slice_linear(_halved(x_hat), self.weight_hat)  # (2C, ..., m)
         halves = slice_linear(shuffle_slices(between), self.second_hat)  # (2C, ..., d_out / 2)
         y_hat = halves.unflatten(0, (self.tube, 2)).movedim(1, -2).flatten(-2)
-        return (
-            y_hat
-            if self.bias_hat is None
-            else y_hat + self.bias_hat.view(self.tube, *[1] * (y_hat.ndim - 2), self.d_out)
-        )
+        if self.bias_hat is None:
+            return y_hat
+        return y_hat + self.bias_hat.view(self.tube, *[1] * (y_hat.ndim - 2), self.d_out)
 
 
 def two_factor_width(d_in: int, d_out: int) -> int:

@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from tcpvit.errors import did_you_mean
+from tcpvit.layers.groups import undecayed_names
 from tcpvit.layers.linear import TubalLinear
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
@@ -40,10 +41,15 @@ def register_format(architecture: str, saving: Format) -> None:
 
 
 class Pretrained(ModelHubMixin, library_name="tcpvit", license="apache-2.0", tags=["tcp-vit", "c-product"]):
-    """Gives a model `save_pretrained`, `from_pretrained` and `push_to_hub`; it has a `config` of `config_class`."""
+    """A model of this library: `save_pretrained`, `from_pretrained`, `push_to_hub`, a `config` of `config_class`."""
 
     config_class: ClassVar[Any]
     config: Any
+
+    def no_weight_decay(self) -> set[str]:
+        """Names of the parameters that weight decay should leave alone."""
+        assert isinstance(self, nn.Module)
+        return undecayed_names(self)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

@@ -11,7 +11,6 @@ from torch.nn import functional as F
 
 from tcpvit.algebra.transforms import Transform
 from tcpvit.layers.conv import init_conv_
-from tcpvit.layers.groups import undecayed_names
 from tcpvit.models.config import ViTConfig, check_keys
 from tcpvit.models.decoder import Decoder, DecoderConfig
 from tcpvit.models.pretrained import Pretrained
@@ -166,10 +165,6 @@ class Segmenter(Pretrained, EncoderDecoder):
         new = nn.Conv2d(old.in_channels, num_classes, 1, device=old.weight.device, dtype=old.weight.dtype)
         init_conv_(new.weight, new.bias)
         self.decoder.head = new
-
-    def no_weight_decay(self) -> set[str]:
-        """Names of the parameters that weight decay should leave alone."""
-        return undecayed_names(self)
 
 
 def pad_to_multiple(images: Tensor, multiple: int) -> Tensor:

@@ -17,12 +17,11 @@ from tcpvit.algebra.transforms import Transform
 from tcpvit.layers import Block, HatTransform, PatchEmbed, TBlock, TLayerNorm, TLinear, TPatchEmbed
 from tcpvit.layers.attention import check_heads
 from tcpvit.layers.embed import image_grid
-from tcpvit.layers.groups import undecayed_names
 from tcpvit.layers.norm import EPS
 from tcpvit.layers.window import PatchMerging, TWindowAttention, WindowAttention
 from tcpvit.models.config import EncoderConfig, check_common
 from tcpvit.models.pretrained import Pretrained
-from tcpvit.models.vit import init_dense
+from tcpvit.models.vit import chosen_indices, init_dense, new_head
 
 
 @dataclass(frozen=True)
@@ -122,7 +121,7 @@ class SwinTransformer(Pretrained, nn.Module):
         self.patch_norm = self._norm(config.d)
         self.layers = nn.ModuleList(self._stage(i) for i in range(len(config.depths)))
         self.norm = self._norm(2 ** (len(config.depths) - 1) * config.d)
-        self.head = self._new_head()
+        self.head = new_head(config.num_features, config.num_classes)
         self.apply(init_dense)
 
     def _patch_embed(self) -> nn.Module:
@@ -174,9 +173,6 @@ class SwinTransformer(Pretrained, nn.Module):
             **options,
         )
 
-    def _new_head(self) -> nn.Module:
-        return nn.Linear(self.num_features, self.num_classes) if self.num_classes else nn.Identity()
-
     # ------------------------------------------------------------------------------------------------- forward
 
     def forward(self, images: Tensor) -> Tensor:
@@ -211,14 +207,11 @@ class SwinTransformer(Pretrained, nn.Module):
         if output_fmt != "NCHW":
             raise ValueError(f"output_fmt is 'NCHW', got {output_fmt!r}")
         stages = len(self.layers)
-        count = stages if indices is None else indices
-        wanted = list(range(-count, 0)) if isinstance(count, int) else count
-        if not wanted or any(not -stages <= i < stages for i in wanted):
-            raise ValueError(f"indices={indices} does not name stages of this model; there are {stages} stages")
+        take = chosen_indices(indices, stages, "stages")
         x, found = self._to_tokens(images), []
         for i, stage in enumerate(self.layers):
             x = stage(x)
-            if i in {j % stages for j in wanted}:
+            if i in take:
                 grid = self._from_hat(self.norm(x) if norm and i == stages - 1 else x)
                 found.append(grid.permute(0, 3, 1, 2).contiguous())
         return found if intermediates_only else (self._from_hat(self.norm(x)), found)
@@ -246,8 +239,4 @@ class SwinTransformer(Pretrained, nn.Module):
         """A new head for `num_classes` (0: none)."""
         self.config = replace(self.config, num_classes=num_classes)
         self.num_classes, at = num_classes, next(self.norm.parameters())
-        self.head = self._new_head().apply(init_dense).to(at.device, at.dtype)
-
-    def no_weight_decay(self) -> set[str]:
-        """Names of the parameters that weight decay should leave alone."""
-        return undecayed_names(self)
+        self.head = new_head(self.num_features, num_classes).apply(init_dense).to(at.device, at.dtype)

@@ -18,7 +18,6 @@ from tcpvit.algebra.transforms import Transform
 from tcpvit.layers import Block, HatTransform, PatchEmbed, TBlock, TLayerNorm, TokenEmbedding, TPatchEmbed
 from tcpvit.layers.embed import image_grid
 from tcpvit.layers.fuse import fuse_block_
-from tcpvit.layers.groups import undecayed_names
 from tcpvit.layers.linear import init_weight_
 from tcpvit.layers.norm import EPS
 from tcpvit.models.config import POOLS, ViTConfig
@@ -48,8 +47,8 @@ class VisionTransformer(Pretrained, nn.Module):
             self._build_std(config)
         else:
             self._build_tcp(config, config.transform if transform is None else transform)
-        self.head = self._new_head()
-        self.head_dist = self._new_head() if config.distilled else None
+        self.head = new_head(config.width, config.num_classes)
+        self.head_dist = new_head(config.width, config.num_classes) if config.distilled else None
         self.apply(init_dense)
 
     def _build_std(self, config: ViTConfig) -> None:
@@ -84,9 +83,6 @@ class VisionTransformer(Pretrained, nn.Module):
         config = self.config
         grid = config.grid_of(*config.image_shape)
         return TokenEmbedding(lead, grid, config.d, config.drop_rate, config.distilled, shared=shared)
-
-    def _new_head(self) -> nn.Module:
-        return nn.Linear(self.num_features, self.num_classes) if self.num_classes else nn.Identity()
 
     def _stack(self, block: partial[Any]) -> None:
         """The L blocks; stochastic depth rises linearly with depth."""
@@ -181,7 +177,7 @@ class VisionTransformer(Pretrained, nn.Module):
         """
         if output_fmt not in ("NCHW", "NLC"):
             raise ValueError(f"output_fmt is 'NCHW' or 'NLC', got {output_fmt!r}")
-        take = self._block_indices(indices)
+        take = chosen_indices(indices, len(self.blocks), "blocks")
         grid, x, found = self._grid(images), self._to_tokens(images), []
         for i, block in enumerate(self.blocks):
             x = block(x)
@@ -191,15 +187,6 @@ class VisionTransformer(Pretrained, nn.Module):
                 maps = patches.mT.unflatten(-1, grid) if output_fmt == "NCHW" else patches
                 found.append((maps, prefix) if return_prefix_tokens else maps)
         return found if intermediates_only else (self._from_hat(self.norm(x)), found)
-
-    def _block_indices(self, indices: int | list[int] | None) -> set[int]:
-        depth = len(self.blocks)
-        if indices is None:
-            indices = depth
-        wanted = list(range(-indices, 0)) if isinstance(indices, int) else indices
-        if not wanted or any(not -depth <= i < depth for i in wanted):
-            raise ValueError(f"indices={indices} does not name blocks of this model; there are {depth} blocks")
-        return {i % depth for i in wanted}
 
     @torch.no_grad()
     def attention_maps(self, images: Tensor) -> list[Tensor]:
@@ -249,13 +236,27 @@ class VisionTransformer(Pretrained, nn.Module):
         self.config = replace(self.config, num_classes=num_classes, global_pool=pool)
         self.num_classes, self.global_pool = num_classes, pool
         at = next(self.norm.parameters())
-        self.head = self._new_head().apply(init_dense).to(at.device, at.dtype)
+        self.head = new_head(self.num_features, num_classes).apply(init_dense).to(at.device, at.dtype)
         if self.head_dist is not None:
-            self.head_dist = self._new_head().apply(init_dense).to(at.device, at.dtype)
+            self.head_dist = new_head(self.num_features, num_classes).apply(init_dense).to(at.device, at.dtype)
 
-    def no_weight_decay(self) -> set[str]:
-        """Names of the parameters that weight decay should leave alone."""
-        return undecayed_names(self)
+
+def new_head(width: int, num_classes: int) -> nn.Module:
+    """A dense classifier of features (..., width); without classes the features themselves."""
+    return nn.Linear(width, num_classes) if num_classes else nn.Identity()
+
+
+def chosen_indices(indices: int | list[int] | None, count: int, what: str) -> set[int]:
+    """The places that `indices` means among `count` blocks or stages: a count of last ones, a list, or None for all.
+
+    >>> chosen_indices(2, 4, "blocks"), chosen_indices([0, -1], 4, "blocks")
+    ({2, 3}, {0, 3})
+    """
+    indices = count if indices is None else indices
+    wanted = list(range(-indices, 0)) if isinstance(indices, int) else indices
+    if not wanted or any(not -count <= i < count for i in wanted):
+        raise ValueError(f"indices={indices} does not name {what} of this model; there are {count} {what}")
+    return {i % count for i in wanted}
 
 
 def init_dense(module: nn.Module) -> None:
