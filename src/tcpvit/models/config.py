@@ -52,7 +52,15 @@ class EncoderConfig(SavedConfig):
     patch_size: int
     in_chans: int
     embed_dim: int | None
+    mlp_ratio: float
+    qkv_bias: bool
+    drop_rate: float
+    attn_drop_rate: float
+    drop_path_rate: float
     tube: int | None
+    attention: str
+    activation_domain: str
+    depth: int  # blocks in all
 
     def check_counts(self, *names: str) -> None:
         """The fields of these names are at least 1."""
@@ -85,6 +93,20 @@ class EncoderConfig(SavedConfig):
     def d(self) -> int:
         """The width of a slice."""
         return self.width // self.tube_length
+
+    def block_options(self, i: int) -> dict[str, Any]:
+        """What block i is told beside its sizes; stochastic depth rises linearly with the depth."""
+        options = {
+            "mlp_ratio": self.mlp_ratio,
+            "qkv_bias": self.qkv_bias,
+            "drop": self.drop_rate,
+            "attn_drop": self.attn_drop_rate,
+            "drop_path": self.drop_path_rate * i / max(self.depth - 1, 1),
+        }
+        if self.kind == "std":
+            return options
+        words = {"attention": self.attention, "activation_domain": self.activation_domain}
+        return {**options, **words, "coupling": self.slice_coupling}
 
 
 @dataclass(frozen=True)

@@ -78,7 +78,7 @@ class SwinConfig(EncoderConfig):
         return self.embed_dim * 2 ** (len(self.depths) - 1)
 
     @property
-    def depth(self) -> int:
+    def depth(self) -> int:  # type: ignore[override]
         """Blocks in all."""
         return sum(self.depths)
 
@@ -137,8 +137,7 @@ class SwinTransformer(Pretrained, nn.Module):
     def _stage(self, i: int) -> Stage:
         config, d, first = self.config, 2**i * self.config.d, sum(self.config.depths[:i])
         downsample = self._merging(d // 2) if i else nn.Identity()
-        rates = [config.drop_path_rate * (first + j) / max(config.depth - 1, 1) for j in range(config.depths[i])]
-        return Stage(downsample, [self._block(i, d, bool(j % 2), rate) for j, rate in enumerate(rates)])
+        return Stage(downsample, [self._block(i, d, bool(j % 2), first + j) for j in range(config.depths[i])])
 
     def _merging(self, d: int) -> PatchMerging:
         if self.transform is None:
@@ -147,31 +146,16 @@ class SwinTransformer(Pretrained, nn.Module):
             self._norm(4 * d), TLinear(4 * d, 2 * d, self.config.tube_length, self.transform, bias=False)
         )
 
-    def _block(self, i: int, d: int, shifted: bool, drop_path: float) -> nn.Module:
+    def _block(self, i: int, d: int, shifted: bool, number: int) -> nn.Module:
         config, grid = self.config, self.config.stage_grids[i]
         h, w = (min(config.window_size, size) for size in grid)
         shift = tuple(w // 2 if shifted and size > w else 0 for size, w in zip(grid, (h, w), strict=True))
         placed = {"grid": grid, "window": (h, w), "shift": shift}
-        options: dict[str, Any] = {
-            "mlp_ratio": config.mlp_ratio,
-            "qkv_bias": config.qkv_bias,
-            "drop": config.drop_rate,
-            "attn_drop": config.attn_drop_rate,
-            "drop_path": drop_path,
-        }
+        heads, options = config.num_heads[i], config.block_options(number)
         if self.transform is None:
-            return Block(d, config.num_heads[i], attn_layer=partial(WindowAttention, **placed), **options)
-        return TBlock(
-            d,
-            config.num_heads[i],
-            config.tube_length,
-            self.transform,
-            attn_layer=partial(TWindowAttention, **placed),
-            attention=config.attention,
-            activation_domain=config.activation_domain,
-            coupling=config.slice_coupling,
-            **options,
-        )
+            return Block(d, heads, attn_layer=partial(WindowAttention, **placed), **options)
+        attn_layer = partial(TWindowAttention, **placed)
+        return TBlock(d, heads, config.tube_length, self.transform, attn_layer=attn_layer, **options)
 
     # ------------------------------------------------------------------------------------------------- forward
 

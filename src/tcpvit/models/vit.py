@@ -8,7 +8,6 @@ a distillation token stands after the class token, (B, 2+N, D), and has its own 
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -55,7 +54,9 @@ class VisionTransformer(Pretrained, nn.Module):
         self.transform: HatTransform | None = None
         self.patch_embed: nn.Module = PatchEmbed(config.in_chans, config.patch_size, config.width)
         self.embed = self._token_embedding((1,))
-        self._stack(partial(Block, config.width, config.num_heads))
+        self.blocks = nn.ModuleList(
+            Block(config.width, config.num_heads, **config.block_options(i)) for i in range(config.depth)
+        )
         self.norm: nn.Module = nn.LayerNorm(config.width, eps=EPS)
 
     def _build_tcp(self, config: ViTConfig, transform: str | Transform | Tensor) -> None:
@@ -66,38 +67,15 @@ class VisionTransformer(Pretrained, nn.Module):
             config.in_chans, config.patch_size, d, phi, config.embedding, share=coupling.shared
         )
         self.embed = self._token_embedding((tube, 1), shared=coupling.shared)
-        block = partial(
-            TBlock,
-            d,
-            config.num_heads,
-            tube,
-            phi,
-            attention=config.attention,
-            activation_domain=config.activation_domain,
-            coupling=coupling,
+        self.blocks = nn.ModuleList(
+            TBlock(d, config.num_heads, tube, phi, **config.block_options(i)) for i in range(config.depth)
         )
-        self._stack(block)
         self.norm = TLayerNorm(d, tube, joint=coupling.norm, shared=coupling.shared)
 
     def _token_embedding(self, lead: tuple[int, ...], shared: bool = False) -> TokenEmbedding:
         config = self.config
         grid = config.grid_of(*config.image_shape)
         return TokenEmbedding(lead, grid, config.d, config.drop_rate, config.distilled, shared=shared)
-
-    def _stack(self, block: partial[Any]) -> None:
-        """The L blocks; stochastic depth rises linearly with depth."""
-        config = self.config
-        rates = [config.drop_path_rate * i / max(config.depth - 1, 1) for i in range(config.depth)]
-        self.blocks = nn.ModuleList(
-            block(
-                mlp_ratio=config.mlp_ratio,
-                qkv_bias=config.qkv_bias,
-                drop=config.drop_rate,
-                attn_drop=config.attn_drop_rate,
-                drop_path=rate,
-            )
-            for rate in rates
-        )
 
     # ------------------------------------------------------------------------------------------------- forward
 
