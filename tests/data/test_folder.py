@@ -57,7 +57,7 @@ def test_corrupt_images_stop_or_are_skipped(tmp_path):
     whole = (tmp_path / "a" / "3.png").read_bytes()
     (tmp_path / "a" / "3.png").write_bytes(whole[: len(whole) // 2])
     (tmp_path / "b" / "7.png").write_bytes(b"")
-    with pytest.raises(ValueError, match=r"2 of 40 files cannot be used: .*\.png \(.*; mend or remove them"):
+    with pytest.raises(ValueError, match=r"2 of 40 files cannot be used: .*\.png \(.*; repair or remove them"):
         load(tmp_path)
     splits = load(tmp_path, on_bad="skip")
     assert len(splits.train) + len(splits.val) == 38
@@ -70,21 +70,23 @@ def test_bad_files_of_all_parts_are_named_together(tmp_path):
     for part in ("train", "val", "test"):
         write_masks(tmp_path / part, {f"p{i}": stripes() for i in range(4)})
         (tmp_path / part / "images" / "p1.png").write_bytes(b"no")
-    named = r"^3 of 12 files cannot be used: .*train/images/p1\.png .*val/images/p1\.png .*test/images/p1\.png .*; mend"
+    named = r"^3 of 12 files cannot be used: .*train/images/p1\.png .*val/images/p1\.png .*test/images/p1\.png .*; rep"
     with pytest.raises(ValueError, match=named):
         load(tmp_path)
     assert [len(part) for part in load(tmp_path, on_bad="skip").parts().values()] == [3, 3, 3]
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_files_without_a_partner_are_named_together_before_any_is_decoded(tmp_path, stream):
+def test_files_without_a_partner_and_bad_files_are_told_in_one_error(tmp_path, stream):
     for part in ("train", "val"):
         write_masks(tmp_path / part, {f"p{i}": stripes() for i in range(4)})
         (tmp_path / part / "masks" / "p1.png").unlink()
         (tmp_path / part / "images" / "p2.png").write_bytes(b"no")
-    named = r"^2 of 14 files cannot be used: .*train/images/p1\.png \(no mask\), .*val/images/p1\.png \(no mask\); a"
-    with pytest.raises(ValueError, match=named):
+    with pytest.raises(ValueError, match=r"^2 problems with the data:\n  - ") as caught:
         load(tmp_path, stream=stream)
+    _, unpaired, bad = str(caught.value).split("\n")
+    assert re.search(r"2 of 14 files .*train/images/p1\.png \(no mask\), .*val/images/p1\.png \(no mask\); a", unpaired)
+    assert re.search(r"2 of 6 files cannot be used: .*train/images/p2\.png .*val/images/p2\.png", bad)
 
 
 def test_nothing_but_corrupt_images(tmp_path):
@@ -173,7 +175,7 @@ def test_binary_masks_of_0_and_255(tmp_path):
 
 def test_a_stray_value_in_a_mask_is_no_class(tmp_path):
     write_masks(tmp_path, {f"p{i}": stripes(values=(0, 7) if i == 3 else (0, 1)) for i in range(6)})
-    with pytest.raises(ValueError, match=r"hold 7 \(as .*p3\.png\) and not 2: mend them, or rename the values"):
+    with pytest.raises(ValueError, match=r"hold 7 \(as .*p3\.png\) and not 2: repair them, or rename the values"):
         load(tmp_path)
     (tmp_path / "classes.txt").write_text("\n".join("abcdefgh"))
     assert len(load(tmp_path).train.classes) == 8
@@ -341,16 +343,21 @@ def test_streamed_crops_lie_where_those_in_memory_do(tmp_path, fit):
 @pytest.mark.parametrize("options", [{"fit": "stretch"}, {"on_bad": "ignore"}])
 def test_unknown_ways_are_named(tmp_path, options):
     write_classes(tmp_path, {"a": 5, "b": 5})
-    with pytest.raises(ValueError, match='fit is "crop" or "squash" and on_bad "stop" or "skip"'):
+    with pytest.raises(ValueError, match=r"(fit is crop or squash|on_bad is stop or skip), got"):
         load(tmp_path, **options)
 
 
-def test_sixteen_bit_images_are_refused(tmp_path):
-    """Pillow would turn them white."""
+def test_a_sixteen_bit_image_among_others_is_refused_or_skipped(tmp_path):
+    """Pillow would turn it white."""
     write_classes(tmp_path, {"a": 5, "b": 5})
     Image.fromarray(np.full((8, 8), 40_000, np.uint16)).save(tmp_path / "a" / "deep.png")
-    with pytest.raises(ValueError, match=r"deep\.png \(more than 8 bits per channel"):
+    with pytest.raises(ValueError, match=r"a/0\.png has 3 bands of uint8 .* and \S*deep\.png 1 band of uint16 \(1 f"):
         load(tmp_path)
+    splits = load(tmp_path, on_bad="skip")
+    assert parts(splits) == [8, 2]
+    assert "deep.png (1 band of uint16, where 3 bands of uint8 are expected)" in " ".join(splits.notes)
+    with pytest.raises(ValueError, match=r"deep\.png \(more than 8 bits per channel"):
+        load(tmp_path, bands="rgb")
 
 
 links = pytest.mark.skipif(os.name == "nt", reason="links and pipes of POSIX")
@@ -436,7 +443,7 @@ def test_images_of_masks_are_one_file_each_and_masks_may_be_shared(tmp_path):
     assert parts(load(tmp_path)) == [8, 2]
     (tmp_path / "images" / "p5.png").unlink()
     (tmp_path / "images" / "p5.png").symlink_to("p6.png")
-    with pytest.raises(ValueError, match=r"p6\.png and \S+p5\.png are one file by a link and would count as two images"):
+    with pytest.raises(ValueError, match=r"p6\.png and \S+p5\.png are one file by a link and .* as two images"):
         load(tmp_path)
 
 
@@ -495,7 +502,7 @@ def test_a_class_of_pipes_and_a_pipe_of_class_names(tmp_path):
 @pytest.mark.parametrize("read", ["read_image", "read_mask"])
 def test_a_pipe_that_is_named_is_not_read(tmp_path, read):
     os.mkfifo(tmp_path / "pipe.png")
-    code = f"import sys; from tcpvit.data.images import {read}; {read}(sys.argv[1])"
+    code = f"import sys; from tcpvit.data.decode import {read}; {read}(sys.argv[1])"
     command = [sys.executable, "-c", code, str(tmp_path / "pipe.png")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.stderr.endswith("ValueError: a pipe, socket or device, not a file\n")

@@ -21,8 +21,9 @@ import tcpvit
 from tcpvit import cli
 from tcpvit.data import Splits
 from tcpvit.data.augment import normalise
+from tcpvit.figures.masks import palette
 from tcpvit.inference import load_model, segment_files
-from tcpvit.inference.masks import likeliest, palette
+from tcpvit.inference.masks import likeliest
 from tcpvit.models import Decoder, DecoderConfig, EncoderDecoder
 from tcpvit.training import load_recipe, resume, train
 

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from tcpvit.data.images import EXTENSIONS, is_special
+from tcpvit.data.decode import EXTENSIONS, is_special
 
 
 class Walk(NamedTuple):
