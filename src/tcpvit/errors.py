@@ -1,8 +1,10 @@
-"""How every room says no: the nearest valid name at the end of a sentence."""
+"""How every room says no: the nearest valid name at the end of a sentence, and names that cannot harm a terminal."""
 
 from __future__ import annotations
 
 import difflib
+import re
+import unicodedata
 from collections.abc import Iterable
 
 
@@ -16,3 +18,18 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(name, known, n=1)
     hint = f"; did you mean {close[0]!r}?" if close else "."
     return f"{hint} Known: {', '.join(known) or 'none'}"
+
+
+def printable(text: str) -> str:
+    r"""A name of a file or class as it may be shown: control characters, and bytes that are no UTF-8, as escapes.
+
+    >>> printable("cat\x1b[2J\r"), printable("猫 b\udcffd")
+    ('cat\\x1b[2J\\r', '猫 b\\udcffd')
+    """
+    return re.sub(r"[^ -~]", _escaped, text)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    character = found[0]
+    shown = character.isprintable() or unicodedata.category(character) == "Zs"
+    return character if shown else character.encode("unicode_escape").decode("ascii")

@@ -17,6 +17,8 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from tcpvit.errors import printable
+
 Cell = str | int | float | None
 Style = Literal["text", "markdown", "latex", "json"]
 
@@ -114,13 +116,27 @@ def show(tables: Sequence[Table], *, json: bool = False, markdown: bool = False,
 def render(tables: Sequence[Table], style: Style) -> str:
     """The tables as one string."""
     if style == "json":
-        return json_module.dumps({table.name: _as_json(table) for table in tables}, indent=2, ensure_ascii=False)
+        return json_text({table.name: _as_json(table) for table in tables})
     if style == "text":
         text = io.StringIO()
         _print(tables, Console(file=text, width=1000, highlight=False))
         return text.getvalue().rstrip("\n")
     write = _markdown if style == "markdown" else _latex
     return "\n\n".join(write(table) for table in tables)
+
+
+def json_text(content: object) -> str:
+    r"""Content as JSON for terminals and files: what cannot be shown, as in names of files, is escaped.
+
+    >>> print(json_text("猫\udcff\x9b"))
+    "猫\udcff\u009b"
+    """
+    text = json_module.dumps(content, indent=2, ensure_ascii=False)
+    return re.sub(r"[^\n -~]", lambda found: _json_escape(found[0]), text)
+
+
+def _json_escape(character: str) -> str:
+    return character if printable(character) == character else json_module.dumps(character)[1:-1]
 
 
 def as_text(cell: Cell) -> str:
@@ -140,7 +156,7 @@ def as_text(cell: Cell) -> str:
         return f"{cell / 1000**power:.{1 if power else 0}f} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"
     if isinstance(cell, int):
         return f"{cell:,}"
-    return f"{cell:.4g}" if isinstance(cell, float) else cell
+    return f"{cell:.4g}" if isinstance(cell, float) else printable(cell)
 
 
 def as_latex(cell: Cell) -> str:

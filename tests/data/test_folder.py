@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+import os
 import re
+import socket
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -53,7 +57,7 @@ def test_corrupt_images_stop_or_are_skipped(tmp_path):
     whole = (tmp_path / "a" / "3.png").read_bytes()
     (tmp_path / "a" / "3.png").write_bytes(whole[: len(whole) // 2])
     (tmp_path / "b" / "7.png").write_bytes(b"")
-    with pytest.raises(ValueError, match=r"2 of 40 files cannot be used: .*\.png \(.*; mend or remove them"):
+    with pytest.raises(ValueError, match=r"2 of 40 files cannot be used: .*\.png \(.*; repair or remove them"):
         load(tmp_path)
     splits = load(tmp_path, on_bad="skip")
     assert len(splits.train) + len(splits.val) == 38
@@ -66,21 +70,23 @@ def test_bad_files_of_all_parts_are_named_together(tmp_path):
     for part in ("train", "val", "test"):
         write_masks(tmp_path / part, {f"p{i}": stripes() for i in range(4)})
         (tmp_path / part / "images" / "p1.png").write_bytes(b"no")
-    named = r"^3 of 12 files cannot be used: .*train/images/p1\.png .*val/images/p1\.png .*test/images/p1\.png .*; mend"
+    named = r"^3 of 12 files cannot be used: .*train/images/p1\.png .*val/images/p1\.png .*test/images/p1\.png .*; rep"
     with pytest.raises(ValueError, match=named):
         load(tmp_path)
     assert [len(part) for part in load(tmp_path, on_bad="skip").parts().values()] == [3, 3, 3]
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_files_without_a_partner_are_named_together_before_any_is_decoded(tmp_path, stream):
+def test_files_without_a_partner_and_bad_files_are_told_in_one_error(tmp_path, stream):
     for part in ("train", "val"):
         write_masks(tmp_path / part, {f"p{i}": stripes() for i in range(4)})
         (tmp_path / part / "masks" / "p1.png").unlink()
         (tmp_path / part / "images" / "p2.png").write_bytes(b"no")
-    named = r"^2 of 14 files cannot be used: .*train/images/p1\.png \(no mask\), .*val/images/p1\.png \(no mask\); a"
-    with pytest.raises(ValueError, match=named):
+    with pytest.raises(ValueError, match=r"^2 problems with the data:\n  - ") as caught:
         load(tmp_path, stream=stream)
+    _, unpaired, bad = str(caught.value).split("\n")
+    assert re.search(r"2 of 14 files .*train/images/p1\.png \(no mask\), .*val/images/p1\.png \(no mask\); a", unpaired)
+    assert re.search(r"2 of 6 files cannot be used: .*train/images/p2\.png .*val/images/p2\.png", bad)
 
 
 def test_nothing_but_corrupt_images(tmp_path):
@@ -169,7 +175,7 @@ def test_binary_masks_of_0_and_255(tmp_path):
 
 def test_a_stray_value_in_a_mask_is_no_class(tmp_path):
     write_masks(tmp_path, {f"p{i}": stripes(values=(0, 7) if i == 3 else (0, 1)) for i in range(6)})
-    with pytest.raises(ValueError, match=r"hold 7 \(as .*p3\.png\) and not 2: mend them, or rename the values"):
+    with pytest.raises(ValueError, match=r"hold 7 \(as .*p3\.png\) and not 2: repair them, or rename the values"):
         load(tmp_path)
     (tmp_path / "classes.txt").write_text("\n".join("abcdefgh"))
     assert len(load(tmp_path).train.classes) == 8
@@ -337,13 +343,166 @@ def test_streamed_crops_lie_where_those_in_memory_do(tmp_path, fit):
 @pytest.mark.parametrize("options", [{"fit": "stretch"}, {"on_bad": "ignore"}])
 def test_unknown_ways_are_named(tmp_path, options):
     write_classes(tmp_path, {"a": 5, "b": 5})
-    with pytest.raises(ValueError, match='fit is "crop" or "squash" and on_bad "stop" or "skip"'):
+    with pytest.raises(ValueError, match=r"(fit is crop or squash|on_bad is stop or skip), got"):
         load(tmp_path, **options)
 
 
-def test_sixteen_bit_images_are_refused(tmp_path):
-    """Pillow would turn them white."""
+def test_a_sixteen_bit_image_among_others_is_refused_or_skipped(tmp_path):
+    """Pillow would turn it white."""
     write_classes(tmp_path, {"a": 5, "b": 5})
     Image.fromarray(np.full((8, 8), 40_000, np.uint16)).save(tmp_path / "a" / "deep.png")
-    with pytest.raises(ValueError, match=r"deep\.png \(more than 8 bits per channel"):
+    with pytest.raises(ValueError, match=r"a/0\.png has 3 bands of uint8 .* and \S*deep\.png 1 band of uint16 \(1 f"):
         load(tmp_path)
+    splits = load(tmp_path, on_bad="skip")
+    assert parts(splits) == [8, 2]
+    assert "deep.png (1 band of uint16, where 3 bands of uint8 are expected)" in " ".join(splits.notes)
+    with pytest.raises(ValueError, match=r"deep\.png \(more than 8 bits per channel"):
+        load(tmp_path, bands="rgb")
+
+
+links = pytest.mark.skipif(os.name == "nt", reason="links and pipes of POSIX")
+
+
+def parts(splits) -> list[int]:
+    return [len(splits.train), len(splits.val)]
+
+
+@links
+def test_links_to_where_they_lie_add_nothing(tmp_path):
+    write_classes(tmp_path, {"cat": 10, "dog": 10})
+    before = load(tmp_path)
+    (tmp_path / "cat" / "self").symlink_to(tmp_path / "cat")
+    (tmp_path / "cat" / "0-link.png").symlink_to("7.png")
+    (tmp_path / "dog" / "loop").symlink_to("loop")  # which leads nowhere
+    after = load(tmp_path)
+    assert parts(after) == [16, 4]
+    assert after.indices() == before.indices()
+    assert torch.equal(after.train.images, before.train.images)
+
+
+@links
+def test_a_link_to_the_whole_folder_is_refused(tmp_path):
+    write_classes(tmp_path, {"cat": 6, "dog": 6})
+    (tmp_path / "all").symlink_to(tmp_path)
+    with pytest.raises(ValueError, match=r"all/\S+ and \S+/cat/\S+ are one file by a link and would count as two cla"):
+        load(tmp_path)
+
+
+@links
+def test_links_that_hang_a_walk_by_names(tmp_path):
+    """Two links to where they lie have 2^40 paths below them."""
+    write_classes(tmp_path, {"cat": 6, "dog": 6})
+    number = len(load(tmp_path).train)
+    for name in ("a", "b"):
+        (tmp_path / "cat" / name).symlink_to(".")
+    code = "import sys; from tcpvit.data import load_dataset; print(len(load_dataset(sys.argv[1], image_size=8).train))"
+    command = [sys.executable, "-c", code, f"folder:{tmp_path}"]
+    assert subprocess.run(command, capture_output=True, text=True, timeout=60).stdout == f"{number}\n"
+
+
+@links
+def test_linked_folders_and_files_from_another_disk_are_taken(tmp_path):
+    write_classes(tmp_path / "disk", {"cat": 5, "x": 5})
+    (tmp_path / "set" / "dog").mkdir(parents=True)
+    (tmp_path / "set" / "cat").symlink_to(tmp_path / "disk" / "cat")
+    (tmp_path / "set" / "dog" / "deep").symlink_to(tmp_path / "disk" / "x")
+    assert parts(load(tmp_path / "set")) == [8, 2]
+    for i in range(5):
+        (tmp_path / "set" / "dog" / f"{i}.png").symlink_to(tmp_path / "disk" / "x" / f"{i}.png")
+    (tmp_path / "link").symlink_to(tmp_path / "set")
+    assert parts(load(tmp_path / "link")) == [8, 2]
+
+
+@links
+@pytest.mark.parametrize("path", ["train/b/x.png", "val/a/x.png", "val/b/x.png"])
+def test_one_file_is_of_one_class_and_trained_on_or_held_out(tmp_path, path):
+    write_classes(tmp_path / "train", {"a": 3, "b": 3})
+    write_classes(tmp_path / "val", {"a": 3, "b": 3})
+    (tmp_path / path).symlink_to(tmp_path / "train" / "a" / "1.png")
+    how = "as two classes" if path.startswith("train") else "as training and as held-out data"
+    named = re.escape(f"{tmp_path}/train/a/1.png and {tmp_path}/{path} are one file by a link and would count {how}")
+    with pytest.raises(ValueError, match=f"^{named}; remove one of them$"):
+        load(tmp_path)
+
+
+@links
+def test_validation_may_be_the_test_too(tmp_path):
+    write_classes(tmp_path / "train", {"a": 3, "b": 3})
+    write_classes(tmp_path / "val", {"a": 2, "b": 2})
+    (tmp_path / "test").symlink_to("val")
+    assert [len(part) for part in load(tmp_path).parts().values()] == [6, 4, 4]
+
+
+@links
+def test_images_of_masks_are_one_file_each_and_masks_may_be_shared(tmp_path):
+    write_masks(tmp_path, {f"p{i}": stripes() for i in range(10)})
+    (tmp_path / "images" / "loop").symlink_to(tmp_path / "images")
+    (tmp_path / "masks" / "loop").symlink_to(tmp_path / "masks")
+    (tmp_path / "masks" / "p3.png").unlink()
+    (tmp_path / "masks" / "p3.png").symlink_to("p4.png")
+    assert parts(load(tmp_path)) == [8, 2]
+    (tmp_path / "images" / "p5.png").unlink()
+    (tmp_path / "images" / "p5.png").symlink_to("p6.png")
+    with pytest.raises(ValueError, match=r"p6\.png and \S+p5\.png are one file by a link and .* as two images"):
+        load(tmp_path)
+
+
+def in_time(path, *options: str) -> subprocess.CompletedProcess[str]:
+    """`tcpvit data check` in a process of its own, which a pipe could hold for ever."""
+    command = [sys.executable, "-m", "tcpvit", "data", "check", f"folder:{path}", *options]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+@links
+def test_pipes_and_sockets_are_skipped_and_named(tmp_path, monkeypatch):
+    write_classes(tmp_path, {"cat": 10, "dog": 10})
+    os.mkfifo(tmp_path / "cat" / "pipe.png")
+    monkeypatch.chdir(tmp_path / "dog")  # the path of a socket is short
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind("socket.png")
+    (tmp_path / "dog" / "device.png").symlink_to("/dev/zero")
+    found = in_time(tmp_path, "--json").stdout
+    assert "3 of 23 files cannot be used: " in found
+    for name in ("pipe", "socket", "device"):
+        assert f"{name}.png (a pipe, socket or device, not a file)" in found
+    for stream in (True, False):
+        splits = load(tmp_path, stream=stream)
+        assert parts(splits) == [16, 4]
+        assert len(splits.notes) == 1
+        assert "pipe.png" in splits.notes[0]
+
+
+@links
+@pytest.mark.parametrize("kind", ["images", "masks"])
+def test_a_pipe_among_images_and_masks(tmp_path, kind):
+    write_masks(tmp_path, {f"p{i}": stripes() for i in range(10)})
+    os.mkfifo(tmp_path / kind / "pipe.png")
+    assert f"{kind}/pipe.png (a pipe" in in_time(tmp_path, "--json").stdout
+    assert parts(load(tmp_path)) == [8, 2]
+    (tmp_path / kind / "p3.png").unlink()
+    os.mkfifo(tmp_path / kind / "p3.png")
+    with pytest.raises(ValueError, match=rf"p3\.png \(no .*{kind}/p3\.png \(a pipe, socket or device, not a file\)"):
+        load(tmp_path)
+
+
+@links
+def test_a_class_of_pipes_and_a_pipe_of_class_names(tmp_path):
+    write_classes(tmp_path / "classes", {"cat": 3, "dog": 3})
+    (tmp_path / "classes" / "eel").mkdir()
+    os.mkfifo(tmp_path / "classes" / "eel" / "pipe.png")
+    with pytest.raises(ValueError, match=r"eel holds no images \(1 of 1 files .*pipe\.png .*\); fill it"):
+        load(tmp_path / "classes")
+    write_masks(tmp_path / "masks", {f"p{i}": stripes() for i in range(10)})
+    os.mkfifo(tmp_path / "masks" / "classes.txt")
+    with pytest.raises(ValueError, match=r"classes\.txt is a pipe, socket or device, not a file; put a text file"):
+        load(tmp_path / "masks")
+
+
+@links
+@pytest.mark.parametrize("read", ["read_image", "read_mask"])
+def test_a_pipe_that_is_named_is_not_read(tmp_path, read):
+    os.mkfifo(tmp_path / "pipe.png")
+    code = f"import sys; from tcpvit.data.decode import {read}; {read}(sys.argv[1])"
+    command = [sys.executable, "-c", code, str(tmp_path / "pipe.png")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.stderr.endswith("ValueError: a pipe, socket or device, not a file\n")

@@ -62,9 +62,9 @@ def test_ignored_pixels_are_no_class():
     assert make(targets=masks).task == "segmentation"
 
 
-def test_float_images_are_refused():
-    with pytest.raises(ValueError, match=r"should be uint8 of shape \(N, C, H, W\), got torch.float32"):
-        ImageSet(torch.rand(2, 3, 4, 4), torch.zeros(2).long(), classes=("a", "b"), source="made")
+def test_images_of_other_types_are_refused():
+    with pytest.raises(ValueError, match=r"uint8, uint16 or float32 of shape \(N, C, H, W\), got torch.float64"):
+        ImageSet(torch.rand(2, 3, 4, 4).double(), torch.zeros(2).long(), classes=("a", "b"), source="made")
 
 
 def test_resizing_keeps_masks_whole():

@@ -168,7 +168,7 @@ def test_a_batch_of_corrupt_images_is_empty_and_an_epoch_of_them_an_error(tmp_pa
     assert [len(masks) for rank in ranks for _, masks in rank] == [1, 0, 1]  # each as many batches as the others
     for file in files:
         file.write_bytes(b"broken")
-    with pytest.raises(ValueError, match=r"^3 of 3 files cannot be used: .*/train is left: mend them"):
+    with pytest.raises(ValueError, match=r"^3 of 3 files cannot be used: .*/train is left: repair them"):
         list(batches)
 
 
@@ -177,6 +177,10 @@ def test_streaming_names_and_skips_corrupt_images(tmp_path):
     bad = tmp_path / "b" / "4.png"
     bad.write_bytes(b"broken")
     options = {"stream": True, "image_size": 8, "val_fraction": 0.1}
+    with pytest.raises(ValueError, match=r"1 of 20 files cannot be used: .*4\.png"):
+        load_dataset(f"folder:{tmp_path}", **options)
+    whole = (tmp_path / "b" / "5.png").read_bytes()
+    bad.write_bytes(whole[: len(whole) // 2])  # its head is good
     stopping = load_dataset(f"folder:{tmp_path}", **options)
     with pytest.raises(ValueError, match=r"1 of \d+ files cannot be used: .*4\.png"):
         [list(Batches(part, 6, workers=0)) for part in (stopping.train, stopping.val)]

@@ -53,7 +53,7 @@ def test_each_image_gets_its_own():
 
 
 def test_other_channels_are_refused():
-    with pytest.raises(ValueError, match="3 channels, got 5"):
+    with pytest.raises(ValueError, match="3 channels of 8 bits, got 5"):
         randaugment(torch.zeros(1, 5, 8, 8, dtype=torch.uint8), torch.rand(1, 1, 2), 9)
 
 

@@ -82,7 +82,7 @@ def offline(tmp_path, monkeypatch):
     contents: dict[str, bytes] = {}
     asked = []
 
-    def fetch(resource, folder):
+    def fetch(resource, folder, progress=None):
         asked.append(resource.filename)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / resource.filename).write_bytes(contents[resource.filename])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -11,10 +12,12 @@ import pytest
 from tcpvit.figures.bars import SHADES, draw_parameter_bars
 from tcpvit.figures.confusion import draw_confusions
 from tcpvit.figures.curves import draw_curves
+from tcpvit.figures.fonts import letters_for
 from tcpvit.figures.labelled import draw_labelled, draw_sheet
 from tcpvit.figures.style import MODELS, save_figure
 
 pytest.importorskip("matplotlib")
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 IMAGE = np.arange(48, dtype=np.uint8).reshape(4, 4, 3)
 PARTS = {"std": {"blocks": 900, "head": 100}, "tcp": {"blocks": 300, "head": 100, "mix": 9}}
@@ -69,10 +72,75 @@ def test_confusions_are_in_per_cent_of_the_truth():
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["cat", "dog"]
 
 
-def test_many_classes_have_neither_numbers_nor_names():
-    figure = draw_confusions({"std": np.eye(50, dtype=int).tolist()}, [f"class {k}" for k in range(50)])
-    assert not figure.axes[0].texts
-    assert not len(figure.axes[0].get_xticks())
+def overlaps(texts) -> list[tuple[str, str]]:
+    """Pairs of drawn texts that lie over each other; turned ones as boxes, so for upright ones alone."""
+    boxes = [(text.get_text(), text.get_window_extent()) for text in texts if text.get_text()]
+    return [(a, b) for i, (a, box) in enumerate(boxes) for b, other in boxes[i + 1 :] if box.overlaps(other)]
+
+
+LONG = [f"a name of forty letters, which is long {k}" for k in range(4)]
+
+
+@pytest.mark.parametrize("count", [4, 37, 100])
+@pytest.mark.parametrize("models", [["std"], ["std", "tcp"]])
+def test_names_of_confusions_are_all_there_and_apart(count, models):
+    classes = [f"{LONG[0]} {k}" for k in range(count)]
+    figure = draw_confusions({model: np.eye(count, dtype=int).tolist() for model in models}, classes)
+    FigureCanvasAgg(figure).draw()
+    width, height = figure.canvas.get_width_height()
+    for panel in figure.axes[: len(models)]:
+        assert [label.get_text()[-2:] for label in panel.get_xticklabels()] == [name[-2:] for name in classes]
+        assert not overlaps(panel.get_yticklabels()) or panel is not figure.axes[0]
+        drawn = [*panel.get_xticklabels(), panel.xaxis.label]
+        drawn += [*panel.get_yticklabels(), panel.yaxis.label] if panel is figure.axes[0] else []
+        for text in drawn:
+            box = text.get_window_extent()
+            assert -1 <= box.x0 < box.x1 <= width + 1, text
+            assert -1 <= box.y0 < box.y1 <= height + 1, text
+        assert panel.get_window_extent().width > 0.2 * width / len(models)
+    assert bool(figure.axes[0].texts) == (count == 4)
+
+
+def test_hundreds_of_classes_have_numbers_in_place_of_names():
+    figure = draw_confusions({"std": np.eye(200, dtype=int).tolist()}, [f"class {k}" for k in range(200)])
+    assert len(figure.axes[0].get_xticks()) < 15
+
+
+@pytest.mark.parametrize("name", ["cat", "aeroplane", LONG[0], "猫" * 40, "$_$", "a\x1b[2J\r\n"])
+@pytest.mark.filterwarnings("ignore:no installed font")
+def test_captions_of_a_sheet_do_not_overlap(name):
+    figure = draw_sheet([np.zeros((8, 8, 3), np.uint8)] * 9, [(f"{name}  97 %", f"{name}-{k}.jpeg") for k in range(9)])
+    FigureCanvasAgg(figure).draw()
+    assert len(figure.texts) == 18
+    assert not overlaps(figure.texts)
+    assert figure.get_size_inches()[0] < 9
+    assert all(text.get_text().isprintable() for text in figure.texts)
+    assert all(text.get_text().endswith("97 %") for text in figure.texts[::2])
+
+
+def test_letters_of_other_scripts_come_from_a_font_that_has_them():
+    letter = "\U0001d49c"  # a script letter, which the house's font lacks and matplotlib's STIX fonts have
+    letters = letters_for([f"{letter} cat"])
+    assert len(letters.families) == 2
+    assert letters.shown(letter) == letter
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # matplotlib warns of each missing glyph
+        FigureCanvasAgg(draw_sheet([np.zeros((8, 8, 3), np.uint8)], [(letter, "a.png")])).draw()
+
+
+def test_letters_that_no_font_has_are_told_once_and_escaped():
+    unassigned = "\u4e00\U000323af"  # of the CJK blocks; the last is in no font that people have
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(3):
+            FigureCanvasAgg(draw_sheet([np.zeros((8, 8, 3), np.uint8)], [(unassigned, "a.png")])).draw()
+    assert len(caught) == 1
+    assert "install one that has, as Noto Sans CJK" in str(caught[0].message)
+
+
+def test_one_epoch_has_one_tick():
+    figure = draw_curves({"loss": {"std": [([1], [0.69])], "tcp": [([1], [0.65])]}})
+    assert [label.get_text() for label in figure.axes[0].get_xticklabels()] == ["1"]
 
 
 @pytest.mark.parametrize(

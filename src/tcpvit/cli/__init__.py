@@ -20,6 +20,7 @@ from typing import Annotated, Any, get_origin, get_type_hints
 import typer
 
 import tcpvit
+from tcpvit.errors import printable
 
 # verb -> (where its function lives, what `tcpvit --help` says: the first line of the function's docstring)
 VERBS: dict[str, tuple[str, str]] = {
@@ -27,7 +28,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "train": ("tcpvit.cli.train:train", "Train a model by a recipe."),
     "eval": ("tcpvit.cli.train:measure", "Measure a trained model on a set."),
     "data": ("tcpvit.cli.data:data", "List, download, verify and look at the data sets."),
-    "predict": ("tcpvit.inference.predict:predict", "Label images with a trained model."),
+    "predict": ("tcpvit.cli.predict:predict", "Label images with a trained model."),
     "compare": (
         "tcpvit.compare.compare:compare",
         "Train a Std model and its TCP twin on the same data and seed, and compare them.",
@@ -62,7 +63,8 @@ def main(args: Sequence[str] | None = None) -> int:
     except Exception as error:
         if not _is_expected(error) or os.environ.get("TCPVIT_TRACEBACK"):
             raise
-        print(f"tcpvit: {_sentence(error, args)}", file=sys.stderr)
+        sentence = "\n".join(map(printable, _sentence(error, args).split("\n")))
+        print(f"tcpvit: {sentence}", file=sys.stderr)
         return getattr(error, "exit_code", 1)
     if code == 130:
         print("tcpvit: interrupted", file=sys.stderr)

@@ -9,9 +9,11 @@ from typing import Any, Literal
 
 import yaml
 
+from tcpvit.cli.progress import display_for
 from tcpvit.data.contact_sheet import contact_sheet
 from tcpvit.data.files import FileCheck
 from tcpvit.data.files import data_root as resolve_root
+from tcpvit.data.folder import describe
 from tcpvit.data.registry import (
     BUILT_IN,
     FOLDER,
@@ -91,7 +93,10 @@ def _list(root: str, json: bool) -> Table:
 def _download(name: str, root: str, extra: bool, json: bool) -> dict[str, str]:
     if name == BUILT_IN or name.startswith(FOLDER):
         raise ValueError(f"{name} needs no download")
-    result = {"name": name, "folder": str(download_dataset(name, root or None, optional=extra))}
+    result = {
+        "name": name,
+        "folder": str(download_dataset(name, root or None, optional=extra, progress=display_for(json=True))),
+    }
     print(json_module.dumps(result) if json else f"{name} is in {result['folder']}")
     return result
 
@@ -129,12 +134,16 @@ def _check_source(name: str, root: str) -> list[FileCheck]:
 
 def _check_folder(name: str, options: dict[str, Any]) -> list[FileCheck]:
     """Read every image, and name those that cannot be used."""
-    splits = load_dataset(name, **options | {"on_bad": "skip", "image_size": 32, "stream": False})
+    progress = display_for(json=True)
+    forced = {"on_bad": "skip", "image_size": 32, "stream": False, "progress": progress}
+    splits = load_dataset(name, **options | forced)
     counts = [
         FileCheck(part, True, f"{len(images):,} images, {images.task} in {len(images.classes)} classes")
         for part, images in splits.parts().items()
     ]
-    return counts + [FileCheck("bad files", False, note) for note in splits.notes]
+    about = describe(Path(name[len(FOLDER) :]).expanduser(), options.get("bands", "all"), progress)
+    facts = [FileCheck(what, True, found) for what, found in about.items()]
+    return [*counts, *facts, *(FileCheck("bad files", False, note) for note in splits.notes)]
 
 
 def _show(name: str, root: str, part: str, out: str, options: dict[str, Any], json: bool) -> str:

@@ -1,4 +1,4 @@
-"""Augmentation of whole batches on uint8 tensors: at random for each image, images and masks together.
+"""Augmentation of whole batches of pixels: at random for each image, images and masks together.
 
 Every random number is drawn beforehand, for the batch of all ranks, so an image is treated the same way wherever it
 is processed. The order is zoom, shift, flip, RandAugment, colour, normalisation, erasing, then mixup or cutmix.
@@ -87,7 +87,7 @@ class Augment:
         return torch.stack([self.zoom + (1 - self.zoom) * area, ((2 * ratio - 1) * _RATIO).exp(), x, y], 1)
 
     def move(self, images: Tensor, targets: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
-        """Shift and flip images (B, C, H, W) and masks (B, H, W), uint8."""
+        """Shift and flip images (B, C, H, W) and masks (B, H, W)."""
         if not self.shift and not self.flip:
             return images, targets
         flip = draws["flip"][:, 0] < self.flip
@@ -97,14 +97,14 @@ class Augment:
             targets = shift_and_flip(targets[:, None], self.shift, offsets, flip, fill=IGNORE)[:, 0]
         return images, targets
 
-    def recolour(self, images: Tensor, draws: Draws) -> Tensor:
-        """Images as float32 in [0, 255], after RandAugment and colour changes."""
+    def recolour(self, images: Tensor, draws: Draws, scale: float = 255.0) -> Tensor:
+        """Images as float32 up to `scale`, after RandAugment and colour changes."""
         if self.randaugment:
             images = randaugment(images, draws["randaugment"], self.magnitude)
         pixels = images.float()
-        return jitter_colour(pixels, 1 + self.colour * (2 * draws["colour"] - 1)) if self.colour else pixels
+        return jitter_colour(pixels, 1 + self.colour * (2 * draws["colour"] - 1), scale) if self.colour else pixels
 
-    def spoil(self, images: Tensor, targets: Tensor, draws: Draws, classes: int) -> tuple[Tensor, Tensor]:
+    def mix_and_erase(self, images: Tensor, targets: Tensor, draws: Draws, classes: int) -> tuple[Tensor, Tensor]:
         """Erase, mixup and cutmix normalised images; mixed labels are (B, classes) probabilities."""
         if self.erase:
             images = erase(images, draws["erase"], self.erase)
@@ -129,13 +129,13 @@ def shift_and_flip(images: Tensor, padding: int, offsets: Tensor, flip: Tensor, 
     return framed.flatten(2).gather(2, places).view_as(images)
 
 
-def jitter_colour(images: Tensor, factors: Tensor) -> Tensor:
-    """Scale brightness, contrast and saturation of images in [0, 255] by `factors` (B, 3)."""
+def jitter_colour(images: Tensor, factors: Tensor, scale: float = 255.0) -> Tensor:
+    """Scale brightness, contrast and saturation of images in [0, scale] by `factors` (B, 3); float ones have no top."""
     brightness, contrast, saturation = factors.to(images.device)[:, :, None, None, None].unbind(1)  # (B, 1, 1, 1)
     images = images * brightness
     images = torch.lerp(images.mean((1, 2, 3), keepdim=True), images, contrast)
     images = torch.lerp(images.mean(1, keepdim=True), images, saturation)
-    return images.clamp_(0, 255)
+    return images if scale == 1 else images.clamp_(0, scale)
 
 
 def erase(images: Tensor, numbers: Tensor, probability: float) -> Tensor:
@@ -148,8 +148,8 @@ def erase(images: Tensor, numbers: Tensor, probability: float) -> Tensor:
     return images.masked_fill_(inside & (happens < probability)[:, None, None, None], 0.0)
 
 
-def normalise(pixels: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
-    """Pixels in [0, 255] to mean 0 and deviation 1 by channel, in place."""
-    centre = torch.tensor(mean, device=pixels.device).view(-1, 1, 1) * 255
-    scale = torch.tensor(std, device=pixels.device).view(-1, 1, 1) * 255
-    return pixels.sub_(centre).div_(scale)
+def normalise(pixels: Tensor, mean: tuple[float, ...], std: tuple[float, ...], scale: float = 255.0) -> Tensor:
+    """Pixels to mean 0 and deviation 1 by channel, in place; `scale` is what counts as 1 in `mean` and `std`."""
+    centre = torch.tensor(mean, device=pixels.device).view(-1, 1, 1) * scale
+    spread = torch.tensor(std, device=pixels.device).view(-1, 1, 1) * scale
+    return pixels.sub_(centre).div_(spread)

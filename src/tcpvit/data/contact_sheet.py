@@ -6,6 +6,7 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
+from tcpvit.data.decode import as_colour
 from tcpvit.data.image_set import IGNORE, Images, resize_images
 from tcpvit.data.subsets import draw
 
@@ -33,9 +34,9 @@ def _some(rows: Tensor, number: int, seed: int) -> Tensor:
 
 
 def _images(data: Images, rows: Tensor) -> Tensor:
-    """(n, 3, H, W) uint8, whatever the channels: the first three, or the first one as grey."""
-    images = data.fetch(rows).images.cpu()
-    return images[:, :3] if images.shape[1] >= 3 else images[:, :1].expand(-1, 3, -1, -1)
+    """(n, 3, H, W) uint8, whatever the channels and their type."""
+    images = data.fetch(rows).images.cpu().movedim(1, -1).numpy()
+    return torch.from_numpy(as_colour(images)).movedim(-1, 1)
 
 
 def _tinted(data: Images, rows: Tensor) -> Tensor:

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from tcpvit.progress import Progress
 
 if TYPE_CHECKING:
     import requests
 
 ENVIRONMENT = "TCPVIT_DATA"
+CHUNK = 1 << 16  # bytes that are received at a time
 
 
 @dataclass(frozen=True)
@@ -79,8 +80,8 @@ def check_files(folder: Path, published: dict[str, str]) -> list[FileCheck]:
     return checks
 
 
-def download(resource: Resource, folder: Path) -> Path:
-    """Fetch a file into `folder` with pooch: verified, with a progress bar, going on where an earlier try stopped."""
+def download(resource: Resource, folder: Path, progress: Progress | None = None) -> Path:
+    """Fetch a file into `folder` with pooch: verified, from where an earlier try stopped."""
     import pooch
     import requests
 
@@ -90,13 +91,13 @@ def download(resource: Resource, folder: Path) -> Path:
             known_hash=f"md5:{resource.md5}",
             fname=resource.filename,
             path=folder,
-            downloader=ResumingDownloader(folder / f"{resource.filename}.part"),
+            downloader=ResumingDownloader(folder / f"{resource.filename}.part", progress or Progress()),
         )
     except requests.RequestException as error:
         reason = type(error).__name__ if error.response is None else f"HTTP {error.response.status_code}"
         raise OSError(
-            f"{resource.url} could not be downloaded ({reason}); what arrived is kept: run the same command to go on, "
-            f"or put the file into {folder} by hand"
+            f"{resource.url} could not be downloaded ({reason}); what arrived is kept: run the same command to fetch "
+            f"the rest, or put the file into {folder} by hand"
         ) from error
     return Path(path)
 
@@ -106,6 +107,7 @@ class ResumingDownloader:
     """A downloader for pooch that keeps what arrived in `part` and asks the server for the rest next time."""
 
     part: Path
+    progress: Progress
 
     def __call__(self, url: str, output_file: str | Path, pooch: object) -> None:
         """Download `url` to `output_file`."""
@@ -124,11 +126,11 @@ class ResumingDownloader:
 
     def _receive(self, response: requests.Response, url: str, have: int) -> None:
         total = have + int(response.headers.get("content-length", 0))
-        with _download_bar() as bar, self.part.open("ab" if have else "wb") as file:
-            task = bar.add_task(url.rsplit("/", 1)[-1], total=total or None, completed=have)
-            for chunk in response.iter_content(1 << 16):
+        about = f"downloading {url.rsplit('/', 1)[-1]} ({total / 1e6:,.0f} MB)"
+        chunks = -(-(total - have) // CHUNK) if total > have else None
+        with self.part.open("ab" if have else "wb") as file:
+            for chunk in self.progress.track(response.iter_content(CHUNK), about, chunks):
                 file.write(chunk)
-                bar.advance(task, len(chunk))
 
 
 def extract(archive: Path, folder: Path, keep: Callable[[str], bool] = lambda name: True) -> None:
@@ -165,18 +167,3 @@ def _write_member(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -
     assert content is not None  # a regular file
     with content, target.open("wb") as file:
         shutil.copyfileobj(content, file)
-
-
-def _download_bar() -> Progress:
-    from rich.console import Console
-
-    console = Console(stderr=True)
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        disable=not console.is_terminal,
-    )

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import torch
 
-from tcpvit.data.image_set import IGNORE, Images, Splits
-from tcpvit.data.images import EXTENSIONS, SKIP, Fit, ImageFiles, OnBad, in_memory, list_bad, read_mask
+from tcpvit.data.decode import Bands
+from tcpvit.data.image_set import Images, Splits, measure_statistics
+from tcpvit.data.images import SKIP, Fit, ImageFiles, OnBad, in_memory, list_bad, raise_all
+from tcpvit.data.listing import Listing, class_folders, is_segmentation, list_classes, list_pairs, part_folders
+from tcpvit.data.mask_classes import classes_of_masks, listed_classes
 from tcpvit.data.subsets import draw, fraction_sizes
+from tcpvit.data.survey import Survey, survey_files
+from tcpvit.errors import printable
+from tcpvit.progress import Progress
 
 MEMORY_LIMIT = 2 * 1024**3  # bytes of decoded images beyond which a folder is streamed from disk
-RENAME = "rename the values with mask_values (--set 'data.options.mask_values={0: 0, 255: 1}')"
-MEND = f"{RENAME}, or name the classes, one a line in classes.txt or with the option classes"
-CLASS_IMAGES = ", or, if images is a class, name all classes (--set 'data.options.classes=[images, …]')"
-NAMES = "a mask has its image's name, as images/cat.jpg and masks/cat.png"
-PART_NAMES = {"train": ("train",), "val": ("val", "valid", "validation"), "test": ("test",)}
+LOOKED_AT = 1000  # images that the statistics of a streamed set are computed from
 
 
 def load(
@@ -35,51 +35,111 @@ def load(
     stream: bool | None = None,
     classes: Sequence[str] | None = None,
     mask_values: dict[int, int] | None = None,
+    bands: Bands = "all",
+    progress: Progress | None = None,
 ) -> Splits:
     """The images of `folder`, held out by val/ or test/ where one exists, else a fifth (`val_fraction`) by seed.
 
     `fit` makes images square ("crop" keeps the middle, "squash" everything); `on_bad` says whether a bad file stops
     the run or is skipped; `stream` decodes batch by batch instead of keeping everything in memory (by default beyond
     2 GB). For masks, `classes` names the classes (else classes.txt, else as many as the masks hold), and `mask_values`
-    renames what the masks hold, as {0: 0, 255: 1}.
+    renames what the masks hold, as {0: 0, 255: 1}. An image counts once, however many links lead to it; pipes,
+    sockets and devices are skipped with a note. All files have the same bands and type of value, which the set keeps;
+    `bands="rgb"` reads them all as colour images of 8 bits. Everything that is wrong is told in one error.
     """
-    folders = _part_folders(folder)
-    if _is_segmentation(folders, classes):
-        listings = _list_pairs(folders, on_bad)
-        masks = listings["train"]["targets"]
-        names = tuple(classes or _listed_classes(folder) or _classes_of_masks(folders["train"], masks, mask_values))
-    else:
-        names = tuple(classes or _class_folders(folders["train"]))
-        listings = {part: _list_classes(path, names) for part, path in folders.items()}
-    if repeated := sorted({name for name in names if names.count(name) > 1}):
-        raise ValueError(f"every class has a name of its own, but {', '.join(repeated)} stands there more than once")
+    progress = progress or Progress()
+    folders = part_folders(folder)
+    problems: list[str] = []
+    listings, names = _list(folder, folders, classes, mask_values, on_bad, problems)
+    found = survey_files([file for listing in listings.values() for file in listing.files], bands, progress)
+    if len(found.kinds) > 1 and on_bad == "stop":
+        unreadable = [f"{list_bad(found.bad, found.total)}; repair or remove them, or {SKIP}"] if found.bad else []
+        raise_all([*problems, found.say_differ(), *unreadable])
     common: dict[str, Any] = {"image_size": image_size, "fit": fit, "on_bad": on_bad, "mask_values": mask_values}
+    common |= {"classes": names, "bands": bands, **_kind(found)}
     parts = {
-        part: ImageFiles(**listing, classes=names, source=f"{folder.name}/{part}", **common)
+        part: ImageFiles(
+            files=listing.files, targets=listing.targets, notes=listing.notes, source=f"{folder.name}/{part}", **common
+        )
         for part, listing in listings.items()
     }
     if val_fraction or len(parts) == 1:
         parts = parts | _hold_out(parts["train"], val_fraction or 0.2, seed, stratified)
-    return _splits(f"folder:{folder}", parts, stream)
+    return _splits(f"folder:{folder}", parts, stream, progress, problems, found)
 
 
-def _part_folders(folder: Path) -> dict[str, Path]:
-    """train/, val/ and test/ where they exist; a folder without them is the training part, to be split."""
-    if not folder.is_dir():
-        raise FileNotFoundError(f"there is no folder {folder}; `folder:PATH` needs one that exists")
-    found = {part: folder / name for part, names in PART_NAMES.items() for name in names if (folder / name).is_dir()}
-    return found if "train" in found else {"train": folder}
+def _list(
+    folder: Path,
+    folders: dict[str, Path],
+    classes: Sequence[str] | None,
+    mask_values: dict[int, int] | None,
+    on_bad: OnBad,
+    problems: list[str],
+) -> tuple[dict[str, Listing], tuple[str, ...]]:
+    """The files of each part, and the names of the classes; what is wrong joins `problems`."""
+    if is_segmentation(folders, classes):
+        listings = list_pairs(folders, on_bad, problems)
+        masks = listings["train"].masks
+        try:
+            names = tuple(classes or listed_classes(folder) or classes_of_masks(folders["train"], masks, mask_values))
+        except ValueError as error:  # nothing can be said about the masks then
+            raise_all([*problems, str(error)])
+            raise
+    else:
+        names = tuple(classes or class_folders(folders["train"]))
+        listings = list_classes(folders, names, problems)
+    if repeated := sorted({name for name in names if names.count(name) > 1}):
+        problems.append(f"every class has a name of its own, but {', '.join(repeated)} stands there more than once")
+        raise_all(problems)
+    for part, listing in listings.items():
+        if not listing.files:
+            raise_all(problems or [f"the part {part} of {folder} holds no images"])
+    return listings, names
 
 
-def _splits(name: str, parts: dict[str, ImageFiles], stream: bool | None) -> Splits:
+def _kind(found: Survey) -> dict[str, Any]:
+    """Bands and type of the set: those of most of its files; of unreadable ones, colour."""
+    if not found.kinds:
+        return {}
+    layout = found.most_common
+    kind: dict[str, Any] = {"channels": layout.bands, "dtype": getattr(torch, layout.dtype)}
+    if (layout.bands, layout.dtype) == (3, "uint8"):
+        return kind
+    return kind | {"mean": (0.0,) * layout.bands, "std": (1.0,) * layout.bands}  # until they are measured
+
+
+def _splits(
+    name: str,
+    parts: dict[str, ImageFiles],
+    stream: bool | None,
+    progress: Progress,
+    problems: Sequence[str],
+    found: Survey,
+) -> Splits:
     if stream is None:
-        pixels = sum(len(part) * part.image_size**2 * 3 for part in parts.values())
-        stream = pixels > MEMORY_LIMIT
+        size = sum(len(part) * part.image_size**2 * part.channels * part.dtype.itemsize for part in parts.values())
+        stream = size > MEMORY_LIMIT
     files = list(parts.values())
-    loaded: dict[str, Images] = dict(zip(parts, files if stream else in_memory(files), strict=True))
+    if stream:
+        if found.bad and files[0].on_bad == "stop":
+            problems = [*problems, f"{list_bad(found.bad, found.total)}; repair or remove them, or {SKIP}"]
+        raise_all(problems)
+    loaded: dict[str, Images] = dict(zip(parts, files if stream else in_memory(files, progress, problems), strict=True))
+    loaded = _with_statistics(loaded)
     held_out = loaded.get("test", loaded.get("val"))
     assert held_out is not None
     return Splits(name, loaded["train"], loaded.get("val", held_out), held_out)
+
+
+def _with_statistics(parts: dict[str, Images]) -> dict[str, Images]:
+    """Colour of 8 bits is normalised as ImageNet is, everything else by the training part's own statistics."""
+    train = parts["train"]
+    if (train.image_shape[0], train.dtype) == (3, torch.uint8):
+        return parts
+    count = min(len(train), LOOKED_AT) if isinstance(train, ImageFiles) else len(train)
+    rows = torch.linspace(0, len(train) - 1, count).long()
+    mean, std = measure_statistics((train.fetch(some).images for some in rows.split(100)), train.scale)
+    return {name: replace(part, mean=mean, std=std) for name, part in parts.items()}
 
 
 def _hold_out(train: ImageFiles, fraction: float, seed: int, stratified: bool) -> dict[str, ImageFiles]:
@@ -89,158 +149,20 @@ def _hold_out(train: ImageFiles, fraction: float, seed: int, stratified: bool) -
     return {"train": train.subset(kept), "val": val}
 
 
-def _is_segmentation(folders: dict[str, Path], classes: Sequence[str] | None) -> bool:
-    """Whether the training part has images/, which need masks/ in every part unless `classes` has a class images."""
-    train = folders["train"]
-    is_class = "images" in (classes or ()) and not (train / "masks").is_dir()
-    if is_class or not (train / "images").is_dir():
-        return False
-    for folder in folders.values():
-        if not (folder / "images").is_dir() or not (folder / "masks").is_dir():
-            found = ", ".join(f"{name}/" for name in _subfolders(folder)) or "none of them"
-            raise ValueError(
-                f"segmentation needs images/ and masks/, found {found} in {folder}: add or rename the folder"
-                f"{CLASS_IMAGES if folder == train else ''}"
+def describe(folder: Path, bands: Bands = "all", progress: Progress | None = None) -> dict[str, str]:
+    """What the images of `folder` are, for people: their number in each class, their sizes, bands and values."""
+    folders = part_folders(folder)
+    named: dict[str, str] = {}
+    if not (folders["train"] / "images").is_dir():
+        listings = list_classes(folders, tuple(class_folders(folders["train"])), [])
+        for part, listing in listings.items():
+            counts = torch.bincount(listing.labels, minlength=1).tolist()
+            names = class_folders(folders["train"])
+            fewest, most = (choose(range(len(counts)), key=counts.__getitem__) for choose in (min, max))
+            named[f"classes of {part}"] = printable(
+                f"{counts[fewest]:,} images ({names[fewest]}) to {counts[most]:,} ({names[most]})"
             )
-    return True
-
-
-def _list_classes(folder: Path, classes: tuple[str, ...]) -> dict[str, Any]:
-    files: list[str] = []
-    labels: list[int] = []
-    for name in _subfolders(folder):
-        if name not in classes:
-            raise ValueError(
-                f"{folder} has a class {name!r} that the training part lacks; its classes: {', '.join(classes)}"
-            )
-        found = _images_below(folder / name)
-        if not found:
-            raise ValueError(f"{folder / name} holds no images; fill it or remove it")
-        files += found
-        labels += [classes.index(name)] * len(found)
-    return {"files": tuple(files), "targets": torch.tensor(labels, dtype=torch.int64)}
-
-
-def _list_pairs(folders: dict[str, Path], on_bad: OnBad) -> dict[str, dict[str, Any]]:
-    """Images and masks of the same name in each part; what is no pair is named, for all parts together."""
-    pairs = {part: _pair(path) for part, path in folders.items()}
-    unpaired = [sentence for found in pairs.values() for sentence in found.unpaired]
-    named = list_bad(unpaired, sum(found.total for found in pairs.values()))
-    for part, found in pairs.items():
-        if not found.masks:
-            raise ValueError(f"{named}; {NAMES}; no such pair is left in {folders[part]}")
-    if unpaired and on_bad == "stop":
-        raise ValueError(f"{named}; {NAMES}; add the partner, remove the file, or {SKIP}")
-    return {part: found.listing() for part, found in pairs.items()}
-
-
-class _Pairs(NamedTuple):
-    images: tuple[str, ...]
-    masks: tuple[str, ...]
-    unpaired: list[str]  # a sentence for each other file
-    total: int  # files of both kinds
-
-    def listing(self) -> dict[str, Any]:
-        """As ImageFiles takes them."""
-        notes = (f"{list_bad(self.unpaired, self.total)}; skipped",) if self.unpaired else ()
-        return {"files": self.images, "targets": self.masks, "notes": notes}
-
-
-def _pair(folder: Path) -> _Pairs:
-    images, masks = (_by_stem(folder / part) for part in ("images", "masks"))
-    if not masks:
-        raise ValueError(f"{folder / 'masks'} holds no masks; {NAMES}")
-    both = [stem for stem in images if len(images[stem]) == len(masks.get(stem, [])) == 1]
-    others = sorted((images.keys() | masks.keys()) - set(both))  # so that names that are nearly equal stand together
-    return _Pairs(
-        tuple(images[stem][0] for stem in both),
-        tuple(masks[stem][0] for stem in both),
-        [sentence for stem in others for sentence in _say_why(images.get(stem, []), masks.get(stem, []))],
-        sum(map(len, [*images.values(), *masks.values()])),
-    )
-
-
-def _say_why(images: list[str], masks: list[str]) -> Iterator[str]:
-    """Why the images and masks of one name are no pair: a partner is missing, or it is not clear which."""
-    for kind, files, partner, partners in (("image", images, "mask", masks), ("mask", masks, "image", images)):
-        if not partners:
-            yield from (f"{path} (no {partner})" for path in files)
-        elif len(files) > 1:
-            yield from (f"{path} (one of {len(files)} {kind}s of this name)" for path in files)
-
-
-def _class_folders(train: Path) -> list[str]:
-    names = _subfolders(train)
-    if len(names) < 2:
-        raise ValueError(
-            f"{train} should hold one folder of images for each of two or more classes (found {len(names)}), or "
-            f"images/ and masks/ for segmentation"
-        )
-    return names
-
-
-def _listed_classes(folder: Path) -> list[str]:
-    """The lines of classes.txt, where there is one."""
-    listed = folder / "classes.txt"
-    lines = listed.read_text(encoding="utf-8-sig").splitlines() if listed.is_file() else []
-    return [line.strip() for line in lines if line.strip()]
-
-
-def _classes_of_masks(train: Path, masks: Sequence[str], mask_values: dict[int, int] | None) -> list[str]:
-    """As many classes as the masks hold."""
-    if mask_values:
-        return _name_classes(train, dict.fromkeys(mask_values.values(), "mask_values"))
-    holders, bad = _values_of_masks(masks)
-    if not holders:
-        raise ValueError(f"{list_bad(bad, len(masks))}; no mask of {train} is left: mend them")
-    return _name_classes(train, holders, f"; besides, {list_bad(bad, len(masks))}" if bad else "")
-
-
-def _name_classes(train: Path, holders: dict[int, str], besides: str = "") -> list[str]:
-    """Names up to the largest class id; a mask that skips some holds something else than class ids."""
-    ids = sorted(holders.keys() - {IGNORE})
-    if len(ids) < 2:
-        raise ValueError(
-            f"the masks of {train} hold only the values {sorted(holders)}, where {IGNORE} is ignored: "
-            f"{RENAME if IGNORE in holders else MEND}{besides}"
-        )
-    if missing := sorted(set(range(ids[-1])) - set(ids)):
-        odd = next(k for k in ids if k > missing[0])
-        raise ValueError(
-            f"class ids count from 0, but the masks of {train} hold {odd} (as {holders[odd]}) and not {missing[0]}: "
-            f"mend them, or {MEND}; without these on_bad=skip cannot know which values are wrong{besides}"
-        )
-    return [f"class {k}" for k in ids]
-
-
-def _values_of_masks(masks: Sequence[str]) -> tuple[dict[int, str], list[str]]:
-    """The values that masks hold, each with the first file that holds it; and a sentence for each unreadable mask."""
-    found: dict[int, str] = {}
-    bad: list[str] = []
-    for path in masks:
-        try:
-            found = dict.fromkeys(np.unique(np.asarray(read_mask(path))).tolist(), path) | found
-        except Exception as error:  # a damaged file can fail anywhere in Pillow
-            bad.append(f"{path} ({error or type(error).__name__})")
-    return found, bad
-
-
-def _subfolders(folder: Path) -> list[str]:
-    return sorted(item.name for item in folder.iterdir() if item.is_dir() and not item.name.startswith("."))
-
-
-def _images_below(folder: Path) -> list[str]:
-    """Strings, not Paths: there may be millions."""
-    found = []
-    for place, folders, names in os.walk(folder, followlinks=True):
-        folders[:] = [name for name in folders if not name.startswith(".")]  # which the walk leaves out then
-        images = (name for name in names if os.path.splitext(name)[1].lower() in EXTENSIONS)
-        found += [os.path.join(place, name) for name in images if not name.startswith(".")]
-    return sorted(found)
-
-
-def _by_stem(folder: Path) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for path in _images_below(folder):
-        found.setdefault(os.path.splitext(os.path.relpath(path, folder))[0], []).append(path)
-    return found
+    else:
+        listings = list_pairs(folders, "skip", [])
+    found = survey_files([file for listing in listings.values() for file in listing.files], bands, progress)
+    return named | found.describe()

@@ -1,10 +1,10 @@
-"""Images in memory: uint8 tensors with labels or masks, and the three parts a set is loaded as."""
+"""Images in memory: tensors of pixels with labels or masks, and the three parts a set is loaded as."""
 
 from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -15,6 +15,8 @@ from torch import Tensor
 
 IGNORE = 255  # the value of a mask's pixels that no loss and no metric counts
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+# The value that counts as 1 in the mean and the deviation of a set; float images are taken as they are.
+PIXEL_SCALE = {torch.uint8: 255.0, torch.uint16: 65535.0, torch.float32: 1.0}
 
 Task = Literal["classification", "segmentation"]
 
@@ -23,7 +25,7 @@ Task = Literal["classification", "segmentation"]
 class Batch:
     """Raw images as a set hands them out, before augmentation."""
 
-    images: Tensor  # (B, C, H, W) uint8
+    images: Tensor  # (B, C, H, W) uint8, uint16 or float32
     targets: Tensor  # (B,) int64 or (B, H, W) uint8
     kept: Tensor | None = None  # positions of the asked-for images that could be read; None: all of them
     bad: tuple[str, ...] = ()  # a sentence for each that could not
@@ -53,6 +55,16 @@ class Images(ABC):
         return "segmentation" if self.labels is None else "classification"
 
     @property
+    def scale(self) -> float:
+        """The value of a pixel that counts as 1 in `mean` and `std`."""
+        return PIXEL_SCALE[self.dtype]
+
+    @property
+    @abstractmethod
+    def dtype(self) -> torch.dtype:
+        """Of the pixels: uint8, uint16 or float32."""
+
+    @property
     @abstractmethod
     def labels(self) -> Tensor | None:
         """(N,) class ids; None for segmentation."""
@@ -78,7 +90,7 @@ class Images(ABC):
 class ImageSet(Images):
     """Images in memory with their labels (classification) or masks (segmentation)."""
 
-    images: Tensor  # (N, C, H, W) uint8
+    images: Tensor  # (N, C, H, W) uint8, uint16 or float32
     targets: Tensor  # (N,) int64 class ids, or (N, H, W) uint8 class ids with 255 = ignored
 
     def __post_init__(self) -> None:
@@ -87,6 +99,11 @@ class ImageSet(Images):
 
     def __len__(self) -> int:
         return len(self.images)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the pixels."""
+        return self.images.dtype
 
     @property
     def labels(self) -> Tensor | None:
@@ -175,14 +192,14 @@ def concatenate(sets: Sequence[ImageSet], source: str) -> ImageSet:
 
 
 def resize_images(images: Tensor, size: int, *, chunk: int = 1024) -> Tensor:
-    """(N, C, h, w) uint8 -> (N, C, size, size) uint8, antialiased, a chunk at a time to bound the memory."""
+    """(N, C, h, w) -> (N, C, size, size) of the same type, antialiased, a chunk at a time to bound the memory."""
     if images.shape[-2:] == (size, size):
         return images.contiguous()
     parts = [
         F.interpolate(part.float(), size=(size, size), mode="bilinear", antialias=True, align_corners=False)
         for part in images.split(chunk)
     ]
-    return torch.cat([part.round().clamp(0, 255).to(torch.uint8) for part in parts])
+    return torch.cat([_as_type(part, images.dtype) for part in parts])
 
 
 def crop_boxes(crops: Tensor, width: int, height: int) -> Tensor:
@@ -200,21 +217,46 @@ def crop_boxes(crops: Tensor, width: int, height: int) -> Tensor:
 
 
 def resample(images: Tensor, boxes: Tensor, mode: str) -> Tensor:
-    """Enlarge the box (left, top, right, bottom in [0, 1]) of each image (B, C, H, W) uint8 to the whole image."""
+    """Enlarge the box (left, top, right, bottom in [0, 1]) of each image (B, C, H, W) to the whole image."""
     left, top, right, bottom = boxes.unbind(1)
     zero = torch.zeros_like(left)
     rows = [right - left, zero, left + right - 1, zero, bottom - top, top + bottom - 1]
     theta = torch.stack(rows, 1).view(-1, 2, 3)  # maps [-1, 1]² onto the box
     grid = F.affine_grid(theta, list(images.shape), align_corners=False)
     sampled = F.grid_sample(images.float(), grid, mode=mode, padding_mode="border", align_corners=False)
-    return sampled.round_().clamp_(0, 255).to(torch.uint8)
+    return _as_type(sampled, images.dtype)
+
+
+def measure_statistics(images: Iterable[Tensor], scale: float) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and deviation of each band of batches (B, C, H, W), in parts of `scale`; a constant band has deviation 1.
+
+    >>> measure_statistics([torch.tensor([[[[0.0, 2.0]], [[5.0, 5.0]]]])], 1.0)
+    ((1.0, 5.0), (1.0, 1.0))
+    """
+    count, total, squares = 0, torch.tensor(0.0), torch.tensor(0.0)
+    for batch in images:
+        values = batch.double().movedim(1, 0).flatten(1) / scale  # (C, B·H·W)
+        count += values.shape[1]
+        total = total + values.sum(1)
+        squares = squares + values.square().sum(1)
+    mean = total / count
+    variance = (squares / count - mean.square()).clamp(min=0)
+    is_constant = variance <= 1e-12 * squares / count
+    std = torch.where(is_constant, 1.0, variance.sqrt())
+    return tuple(mean.tolist()), tuple(std.tolist())
+
+
+def _as_type(values: Tensor, dtype: torch.dtype) -> Tensor:
+    """Interpolated values as pixels of this type."""
+    return values.to(dtype) if dtype.is_floating_point else values.round().clamp(0, PIXEL_SCALE[dtype]).to(dtype)
 
 
 def _check_tensors(data: ImageSet) -> None:
     images, targets, classes = data.images, data.targets, len(data.classes)
-    if images.dtype != torch.uint8 or images.ndim != 4:
+    if images.dtype not in PIXEL_SCALE or images.ndim != 4:
         raise ValueError(
-            f"{data.source}: images should be uint8 of shape (N, C, H, W), got {images.dtype} {tuple(images.shape)}"
+            f"{data.source}: images should be uint8, uint16 or float32 of shape (N, C, H, W), got {images.dtype} "
+            f"{tuple(images.shape)}"
         )
     if targets.shape not in ((len(images),), (len(images), *images.shape[-2:])):
         raise ValueError(

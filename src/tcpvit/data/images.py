@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import numpy as np
 import torch
-from PIL import ExifTags, Image, ImageOps
-from rich.console import Console
-from rich.progress import track
+from PIL import Image
 from torch import Tensor
 
+from tcpvit.data.decode import Bands, Layout, orientation_swaps, read_mask, read_pixels
 from tcpvit.data.image_set import IGNORE, Batch, Images, ImageSet, crop_boxes
+from tcpvit.errors import printable
+from tcpvit.progress import Progress
 
-EXTENSIONS = frozenset(Image.registered_extensions()) & {
-    ".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp",
-}  # fmt: skip
 Fit = Literal["crop", "squash"]
 OnBad = Literal["stop", "skip"]
 BILINEAR, NEAREST = Image.Resampling.BILINEAR, Image.Resampling.NEAREST  # Pillow's bilinear is antialiased
@@ -41,14 +39,17 @@ class ImageFiles(Images):
     fit: Fit = "crop"
     on_bad: OnBad = "stop"
     mask_values: dict[int, int] | None = None  # the class of each value of a mask, where it is not the value itself
+    bands: Bands = "all"
+    channels: int = 3
+    dtype: torch.dtype = torch.uint8
 
     def __post_init__(self) -> None:
         super().__post_init__()
         mask_table(len(self.classes), self.mask_values)  # says what is wrong with them
-        if self.fit not in get_args(Fit) or self.on_bad not in get_args(OnBad):
-            raise ValueError(
-                f'fit is "crop" or "squash" and on_bad "stop" or "skip", got {self.fit!r} and {self.on_bad!r}'
-            )
+        for name, allowed in {"fit": Fit, "on_bad": OnBad, "bands": Bands}.items():
+            value = getattr(self, name)
+            if value not in get_args(allowed):
+                raise ValueError(f"{name} is {' or '.join(get_args(allowed))}, got {value!r}")
 
     def __len__(self) -> int:
         return len(self.files)
@@ -61,7 +62,7 @@ class ImageFiles(Images):
     @property
     def image_shape(self) -> tuple[int, int, int]:
         """(C, H, W)."""
-        return 3, self.image_size, self.image_size
+        return self.channels, self.image_size, self.image_size
 
     def subset(self, rows: Tensor) -> ImageFiles:
         """The files at `rows`, remembering where they stood in the source."""
@@ -82,10 +83,10 @@ class ImageFiles(Images):
         """Decode everything once, with threads; bad files stop the run, all of them named, or are skipped."""
         return in_memory([self])[0]
 
-    def _decode_all(self) -> Batch:
+    def _decode_all(self, progress: Progress) -> Batch:
         with ThreadPoolExecutor(min(32, os.cpu_count() or 1)) as pool:
             decoded = pool.map(self._decode, range(len(self)))
-            return self._collect(_with_progress(decoded, len(self), self.source))
+            return self._collect(progress.track(decoded, f"reading {printable(self.source)}", len(self)))
 
     def _as_image_set(self, batch: Batch) -> ImageSet:
         """What could be decoded of all the images; the rest is noted."""
@@ -102,20 +103,22 @@ class ImageFiles(Images):
         )
 
     def _decode(self, i: int, crop: Tensor | None = None) -> tuple[np.ndarray, np.ndarray] | str:
-        """The image (3, H, W) and its target, or a sentence that says why there is none."""
+        """The image (C, H, W) and its target, or a sentence that says why there is none."""
         try:
-            image = read_image(self.files[i])
-        except Exception as error:  # a damaged file can fail anywhere in Pillow
-            return f"{self.files[i]} ({error or type(error).__name__})"
-        box = _box(image, self.fit, crop)
-        pixels = np.asarray(_to_square(image, self.image_size, box)).transpose(2, 0, 1)
+            pixels = read_pixels(self.files[i], self.bands)
+            check_kind(pixels, self.channels, self.dtype)
+        except Exception as error:
+            return _why(self.files[i], error)
+        height, width = pixels.shape[:2]
+        box = _box((width, height), self.fit, crop)
+        resized = resize_pixels(pixels, (self.image_size, self.image_size), box).transpose(2, 0, 1)
         target = self.targets[i]
         if isinstance(target, Tensor):
-            return pixels, target.numpy()
+            return resized, target.numpy()
         try:
-            return pixels, self._read_mask(target, self.files[i], image.size, box)
+            return resized, self._read_mask(target, self.files[i], (width, height), box)
         except Exception as error:
-            return f"{target} ({error or type(error).__name__})"
+            return _why(target, error)
 
     def _read_mask(self, path: str, image: str, size_of_image: tuple[int, int], box: Box) -> np.ndarray:
         """Class ids (H, W) uint8."""
@@ -129,7 +132,8 @@ class ImageFiles(Images):
         if (ids < 0).any():
             values = sorted(set(np.asarray(mask)[ids < 0].tolist()))
             raise ValueError(f"values {', '.join(map(str, values[:5]))} outside the {len(self.classes)} classes")
-        return np.asarray(_to_square(Image.fromarray(ids.astype(np.uint8)), self.image_size, box, NEAREST))
+        size = (self.image_size, self.image_size)
+        return np.asarray(Image.fromarray(ids.astype(np.uint8)).resize(size, NEAREST, box=box))
 
     def _collect(self, decoded: Iterable[tuple[np.ndarray, np.ndarray] | str]) -> Batch:
         images, targets, kept, bad = [], [], [], []
@@ -141,52 +145,65 @@ class ImageFiles(Images):
                 targets.append(item[1])
                 kept.append(position)
         return Batch(
-            torch.from_numpy(np.stack(images)) if images else torch.empty(0, *self.image_shape, dtype=torch.uint8),
+            torch.from_numpy(np.stack(images)) if images else torch.empty(0, *self.image_shape, dtype=self.dtype),
             torch.from_numpy(np.stack(targets)) if targets else torch.empty(0, dtype=torch.int64),
             torch.tensor(kept, dtype=torch.int64) if bad else None,
             tuple(bad),
         )
 
 
-def in_memory(parts: Sequence[ImageFiles]) -> list[ImageSet]:
-    """Decode the parts of a set; the bad files of all parts stop the run, named together, or are skipped."""
-    batches = [part._decode_all() for part in parts]
+def check_kind(pixels: np.ndarray, channels: int, dtype: torch.dtype) -> None:
+    """The pixels (H, W, C) of a file are as many bands of the type that is expected."""
+    height, width, bands = pixels.shape
+    found = Layout(width, height, bands, str(pixels.dtype)).kind
+    wanted = Layout(width, height, channels, str(dtype).removeprefix("torch.")).kind
+    if found != wanted:
+        raise ValueError(f"{found}, where {wanted} {'is' if channels == 1 else 'are'} expected")
+
+
+def in_memory(
+    parts: Sequence[ImageFiles], progress: Progress | None = None, problems: Sequence[str] = ()
+) -> list[ImageSet]:
+    """Decode the parts of a set; the bad files of all parts stop the run, named together, or are skipped.
+
+    `problems` are other things that are wrong with the set, to be told in the same error.
+    """
+    batches = [part._decode_all(progress or Progress()) for part in parts]
     if bad := [sentence for batch in batches for sentence in batch.bad]:
         named = list_bad(bad, sum(map(len, parts)))
-        for part, batch in zip(parts, batches, strict=True):
-            if batch.bad and not len(batch.images):
-                raise ValueError(f"{named}; no image of {part.source} is left: mend them")
-        if any(part.on_bad == "stop" for part in parts):
-            raise ValueError(f"{named}; mend or remove them, or {SKIP}")
+        empty = [part for part, batch in zip(parts, batches, strict=True) if batch.bad and not len(batch.images)]
+        if empty:
+            problems = [*problems, f"{named}; no image of {empty[0].source} is left: repair them"]
+        elif problems or any(part.on_bad == "stop" for part in parts):
+            problems = [*problems, f"{named}; repair or remove them, or {SKIP}"]
+    raise_all(problems)
     return [part._as_image_set(batch) for part, batch in zip(parts, batches, strict=True)]
 
 
-def read_image(path: str) -> Image.Image:
-    """An RGB image, turned the way its camera held it."""
-    with Image.open(path) as image:
-        if image.mode.startswith(("I", "F")):
-            raise ValueError(f"more than 8 bits per channel, mode {image.mode}; convert it to 8")
-        return ImageOps.exif_transpose(image).convert("RGB")
+def raise_all(problems: Sequence[str]) -> None:
+    """Raise one error for everything that is wrong, if anything is."""
+    if len(problems) > 1:
+        more = [f"and {len(problems) - NAMED} more"] if len(problems) > NAMED else []
+        lines = "\n".join(f"  - {line}" for line in [*problems[:NAMED], *more])
+        raise ValueError(f"{len(problems)} problems with the data:\n{lines}")
+    if problems:
+        raise ValueError(problems[0])
 
 
-def read_mask(path: str) -> Image.Image:
-    """A mask of one byte per pixel: grey values or the indices of a palette."""
-    with Image.open(path) as mask:
-        mask.load()
-        if mask.mode == "1":
-            return Image.fromarray(np.asarray(mask).astype(np.uint8))
-        if mask.mode not in ("L", "P"):
-            raise ValueError(
-                f"a mask has one class number per pixel, of 8 bits (grey or palette); this has mode {mask.mode}"
-            )
-        return mask
+def resize_pixels(pixels: np.ndarray, size: tuple[int, int], box: Box | None = None) -> np.ndarray:
+    """(H, W, C) of any type -> (h, w, C) for size (w, h), antialiased, from the part of the image in `box`."""
+    if pixels.dtype == np.uint8 and pixels.shape[2] == 3:
+        return np.asarray(Image.fromarray(pixels).resize(size, BILINEAR, box=box))
+    is_byte = pixels.dtype == np.uint8
+    planes = (pixels if is_byte else pixels.astype(np.float32)).transpose(2, 0, 1).copy()  # (C, H, W)
+    resized = np.stack([np.asarray(Image.fromarray(plane).resize(size, BILINEAR, box=box)) for plane in planes], axis=2)
+    return resized.round().clip(0, 65535).astype(np.uint16) if pixels.dtype == np.uint16 else resized
 
 
 def _if_turned(image: str) -> str:
     """What to say of a mask whose width and height are those of its image swapped."""
-    with Image.open(image) as stored:
-        if stored.getexif().get(ExifTags.Base.Orientation) not in (5, 6, 7, 8):  # those that swap them
-            return ""
+    if not orientation_swaps(image):
+        return ""
     return (
         " once it is turned by its EXIF orientation, and the mask is not: turn it too, or remove the orientation "
         "from the image"
@@ -212,9 +229,9 @@ def mask_table(classes: int, values: dict[int, int] | None = None) -> np.ndarray
     return table
 
 
-def _box(image: Image.Image, fit: Fit, crop: Tensor | None) -> Box:
-    """The part of the image to keep, in pixels: left, top, right, bottom."""
-    width, height = image.size
+def _box(size: tuple[int, int], fit: Fit, crop: Tensor | None) -> Box:
+    """The part of an image (width, height) to keep, in pixels: left, top, right, bottom."""
+    width, height = size
     wide, high = (width, height) if fit == "squash" else (min(width, height),) * 2
     x, y = (width - wide) / 2, (height - high) / 2
     if crop is None:
@@ -223,19 +240,17 @@ def _box(image: Image.Image, fit: Fit, crop: Tensor | None) -> Box:
     return x + left * wide, y + top * high, x + right * wide, y + bottom * high
 
 
-def _to_square(image: Image.Image, size: int, box: Box, how: Image.Resampling = BILINEAR) -> Image.Image:
-    return image.resize((size, size), how, box=box)
-
-
-def _with_progress(items: Iterable, total: int, what: str) -> Iterator:
-    console = Console(stderr=True)
-    yield from track(items, f"reading {what}", total, console=console, transient=True, disable=not console.is_terminal)
+def _why(path: str, error: Exception) -> str:
+    """Why a file cannot be used; a damaged one can fail anywhere in Pillow. What can be installed is no fault of it."""
+    if isinstance(error, ImportError):
+        raise error
+    return f"{path} ({error or type(error).__name__})"
 
 
 def list_bad(bad: Sequence[str], total: int) -> str:
     """How many files are bad, and the first of them by name."""
     more = f" and {len(bad) - NAMED} more" if len(bad) > NAMED else ""
-    return f"{len(bad)} of {total:,} files cannot be used: {', '.join(bad[:NAMED])}{more}"
+    return f"{len(bad)} of {total:,} files cannot be used: {printable(', '.join(bad[:NAMED]))}{more}"
 
 
 def _by(size: tuple[int, int]) -> str:

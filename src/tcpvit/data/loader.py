@@ -81,7 +81,7 @@ class Batches:
             done, count = plan.number + 1, count + len(batch.images)
         if done > self.start == 0 and not count and self.world_size == 1:  # other ranks may have some
             named = list_bad(list(self.skipped), len(self.data))
-            raise ValueError(f"{named}; no image of {self.data.source} is left: mend them")
+            raise ValueError(f"{named}; no image of {self.data.source} is left: repair them")
         if done < len(self):  # every rank gets as many batches as the others, or they would wait for it
             yield self._no_images()
 
@@ -132,7 +132,7 @@ class Batches:
         assert isinstance(self.data, ImageFiles)
         assert batch.kept is not None
         if self.data.on_bad == "stop":
-            raise ValueError(f"{list_bad(batch.bad, len(plan.rows))}; mend or remove them, or {SKIP}")
+            raise ValueError(f"{list_bad(batch.bad, len(plan.rows))}; repair or remove them, or {SKIP}")
         for sentence in batch.bad:
             if sentence not in self.skipped:
                 warnings.warn(f"skipped {sentence}", stacklevel=3)
@@ -141,10 +141,12 @@ class Batches:
 
     def _finish(self, plan: _Plan, batch: Batch) -> tuple[Tensor, Tensor]:
         images = batch.images.to(self.device, non_blocking=True)
+        images = images if images.dtype == torch.uint8 else images.float()  # few operations know uint16
         targets = batch.targets.to(self.device, non_blocking=True)
         images, targets = self.augment.move(images, targets, plan.draws)
-        pixels = normalise(self.augment.recolour(images, plan.draws), self.data.mean, self.data.std)
-        return self.augment.spoil(pixels, targets.long(), plan.draws, len(self.data.classes))
+        pixels = self.augment.recolour(images, plan.draws, self.data.scale)
+        pixels = normalise(pixels, self.data.mean, self.data.std, self.data.scale)
+        return self.augment.mix_and_erase(pixels, targets.long(), plan.draws, len(self.data.classes))
 
     def _no_images(self) -> tuple[Tensor, Tensor]:
         """A batch of none."""

@@ -18,8 +18,11 @@ STRONGEST = 30  # magnitudes run from 0 to this
 
 def randaugment(images: Tensor, numbers: Tensor, magnitude: int) -> Tensor:
     """Apply operations to images (B, 3, H, W) uint8; `numbers` is (B, operations, 2): which one, which sign."""
-    if images.shape[1] != 3:
-        raise ValueError(f"RandAugment is for images of 3 channels, got {images.shape[1]}; use shift, flip and erase")
+    if images.shape[1] != 3 or images.dtype != torch.uint8:
+        raise ValueError(
+            f"RandAugment is for images of 3 channels of 8 bits, got {images.shape[1]} of {images.dtype}; use shift, "
+            "flip and erase"
+        )
     table = _operations(magnitude, (images.shape[2], images.shape[3]))
     images = images.clone()
     for which, sign in numbers.permute(1, 2, 0):

@@ -15,6 +15,7 @@ from tcpvit.data.image_set import Images, ImageSet, Splits
 from tcpvit.data.source import Source, Split
 from tcpvit.data.subsets import draw, fraction_sizes
 from tcpvit.errors import did_you_mean
+from tcpvit.progress import Progress
 from tcpvit.typed import typed
 
 BUILT_IN = "digits-on-photos"
@@ -43,6 +44,7 @@ def load_dataset(
     val_size: int | None = None,
     val_fraction: float | None = None,
     download: bool = False,
+    progress: Progress | None = None,
     **options: Any,
 ) -> Splits:
     """Load a set as train, val and test.
@@ -50,18 +52,25 @@ def load_dataset(
     `root` holds the sets (else TCPVIT_DATA, else the cache). `split` is "official" or "paper": 10,000/2,000 of cifar10,
     svhn and stl10 (drawn from all of its 13,000), 80 %/20 % of oxford-pet. `seed` and `stratified` govern every draw.
     `val_fraction` holds that much of train out as val, and leaves test for the end; `train_size` and `val_size` keep
-    fewer images; `image_size` resizes. `options` are those of the set, see docs/data.md.
+    fewer images; `image_size` resizes; `progress` shows what takes long. `options` are those of the set, see
+    docs/data.md.
 
     >>> digits = load_dataset("digits-on-photos", sizes=(20, 10, 10))
     >>> digits.train.images.shape, digits.train.task
     (torch.Size([20, 3, 32, 32]), 'classification')
     """
-    read = _reader(name, root, split, download)
+    read = _reader(name, root, split, download, progress)
     accepted = inspect.signature(read).parameters
     for option in options:
         if option not in accepted or option in ("folder", "split"):
             raise ValueError(f"{name} has no option {option!r}{did_you_mean(option, _own_options(read))}")
-    common = {"seed": seed, "stratified": stratified, "val_fraction": val_fraction, "image_size": image_size}
+    common = {
+        "seed": seed,
+        "stratified": stratified,
+        "val_fraction": val_fraction,
+        "image_size": image_size,
+        "progress": progress,
+    }
     splits = read(**{k: v for k, v in common.items() if k in accepted and v is not None}, **options)
     if image_size and "image_size" not in accepted:
         splits = _resized(splits, image_size)
@@ -72,6 +81,8 @@ def load_dataset(
 
 def typed_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Options from YAML or the command line as `load_dataset` declares them for this set; others are left to it."""
+    if "progress" in options:
+        raise ValueError(f"{name} has no option 'progress'")
     own = digits_on_photos.load if name == BUILT_IN else folder.load if name.startswith(FOLDER) else None
     hints = get_type_hints(load_dataset) | get_type_hints(own or get_source(name).load)
     return {k: typed(v, hints[k], f"data.options.{k}") if k in hints else v for k, v in options.items()}
@@ -97,13 +108,19 @@ def find_dataset(name: str, root: str | Path | None = None) -> Path:
     return place
 
 
-def download_dataset(name: str, root: str | Path | None = None, *, optional: bool = False) -> Path:
+def download_dataset(
+    name: str, root: str | Path | None = None, *, optional: bool = False, progress: Progress | None = None
+) -> Path:
     """Fetch and unpack a published set unless it is there; returns its folder. `optional` adds SVHN's extra part."""
     source, root = get_source(name), data_root(root)
     found = source.find(root)
     folder = found or root / source.home
     wanted = source.resources + (source.optional if optional else ())
-    paths = [files.download(resource, folder) for resource in wanted if not (found and _is_archive(resource.filename))]
+    paths = [
+        files.download(resource, folder, progress)
+        for resource in wanted
+        if not (found and _is_archive(resource.filename))
+    ]
     archives = [path for path in paths if _is_archive(path.name)]
     for path in archives:
         files.extract(path, folder, source.is_needed)
@@ -119,7 +136,9 @@ def _is_archive(filename: str) -> bool:
     return filename.endswith(".tar.gz")
 
 
-def _reader(name: str, root: str | Path | None, split: Split | None, download: bool) -> Callable[..., Splits]:
+def _reader(
+    name: str, root: str | Path | None, split: Split | None, download: bool, progress: Progress | None
+) -> Callable[..., Splits]:
     """The function that reads the set, with the set's place and split filled in."""
     if name == BUILT_IN or name.startswith(FOLDER):
         if split is not None:
@@ -131,7 +150,7 @@ def _reader(name: str, root: str | Path | None, split: Split | None, download: b
     split = split or source.default_split
     if split not in ("official", "paper"):
         raise ValueError(f'{name} is split as "official" or "paper", got {split!r}')
-    place = download_dataset(name, root) if download else find_dataset(name, root)
+    place = download_dataset(name, root, progress=progress) if download else find_dataset(name, root)
     return partial(source.load, place, split=split)
 
 

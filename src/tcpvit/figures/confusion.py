@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from tcpvit.figures.fonts import letters_for
 from tcpvit.figures.style import COLUMN_WIDTH, INK, TEXT_WIDTH, house_style
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-WITH_NUMBERS, WITH_NAMES = 12, 40  # up to so many classes the cells have numbers, the axes names
+WITH_NUMBERS, WITH_NAMES = 12, 120  # up to so many classes the cells have numbers, the axes names
+LONGEST = 28  # letters of a name
+SHORT = 12  # letters that the usual width has room for
 
 
 def draw_confusions(
@@ -29,23 +32,44 @@ def draw_confusions(
     for model, matrix in matrices.items():
         if any(len(side) != len(classes) for side in (matrix, *matrix)):
             raise ValueError(f"the matrix of {model} should have {len(classes)} rows and columns, one for each class")
-    with house_style() as Figure:
-        width = (COLUMN_WIDTH - 0.5 if in_column else TEXT_WIDTH) / max(2, len(matrices))
-        figure = Figure(figsize=(width * len(matrices) + 0.5, width + 0.35), layout="constrained")
-        axes = figure.subplots(1, len(matrices), squeeze=False, sharey=True)[0]
+    with house_style():  # says what is missing without matplotlib
+        letters = letters_for([*classes, *matrices])
+    names = [letters.shortened(name, LONGEST) for name in classes]
+    with house_style(letters.families) as Figure:
+        shape, side = _arrange(len(matrices), len(classes), in_column)
+        room = _room(names)
+        size = (shape[1] * (side + (room if shape[1] == 1 else room / 2)) + 0.5, shape[0] * (side + 0.35 + room))
+        figure = Figure(figsize=size, layout="constrained")
+        axes = list(figure.subplots(*shape, squeeze=False, sharey=shape[0] == 1).flat)
         for panel, (model, matrix) in zip(axes, matrices.items(), strict=True):
             image = _draw(panel, _in_percent(matrix))
-            panel.set_title(model)
+            panel.set_title(letters.shortened(model, 60), parse_math=False)
             panel.set_xlabel("prediction")
-            _name_axes(panel, classes)
-        axes[0].set_ylabel("truth")
+            _name_axes(panel, names)
+            if panel.get_subplotspec().is_first_col():
+                panel.set_ylabel("truth")
         if in_column:
-            axes[0].set_yticks(range(len(classes)), classes, rotation=90, va="center")
+            axes[0].set_yticks(range(len(names)), names, rotation=90, va="center")
             return figure
-        bar = figure.colorbar(image, ax=axes, shrink=0.75, pad=0.02, aspect=28)
+        bar = figure.colorbar(image, ax=axes, shrink=0.75 / shape[0], pad=0.02, aspect=28)
         bar.set_label("% of the truth")
         bar.outline.set_visible(False)
         return figure
+
+
+def _arrange(count: int, classes: int, in_column: bool) -> tuple[tuple[int, int], float]:
+    """Rows and columns of matrices, and the side of one in inches: many classes need more room than a page has."""
+    if classes <= WITH_NUMBERS or in_column:
+        return (1, count), (COLUMN_WIDTH - 0.5 if in_column else TEXT_WIDTH) / max(2, count)
+    return (count, 1), max(TEXT_WIDTH, 0.115 * min(classes, WITH_NAMES))
+
+
+def _room(names: Sequence[str]) -> float:
+    """Inches that long names take beside and below a matrix."""
+    longest = max(map(len, names))
+    if len(names) > WITH_NAMES or longest <= SHORT:
+        return 0.0
+    return (longest - SHORT) * (0.07 if len(names) <= WITH_NUMBERS else 0.055)
 
 
 def _in_percent(matrix: Sequence[Sequence[int]]) -> list[list[float]]:
@@ -67,13 +91,16 @@ def _draw(panel: Any, percent: list[list[float]]) -> Any:
     return image
 
 
-def _name_axes(panel: Any, classes: Sequence[str]) -> None:
-    if len(classes) > WITH_NAMES:
-        panel.set_xticks([])
-        panel.set_yticks([])
+def _name_axes(panel: Any, names: Sequence[str]) -> None:
+    if len(names) > WITH_NAMES:  # numbers in place of names
+        for axis in (panel.xaxis, panel.yaxis):
+            axis.get_major_locator().set_params(integer=True, nbins=10)
+        panel.set_xlabel("prediction (number of the class)")
         return
-    size = 7.5 if len(classes) <= WITH_NUMBERS else 5
-    fits = max(map(len, classes)) * len(classes) <= 30  # side by side below the matrix
-    turned = {} if fits else {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
-    panel.set_xticks(range(len(classes)), classes, fontsize=size, **turned)
-    panel.set_yticks(range(len(classes)), classes, fontsize=size)
+    size = 7.5 if len(names) <= WITH_NUMBERS else 6.5
+    fits = max(map(len, names)) * len(names) <= 30  # side by side below the matrix
+    turned: dict[str, Any] = {"rotation": 90}
+    if len(names) <= WITH_NUMBERS:
+        turned = {} if fits else {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
+    panel.set_xticks(range(len(names)), names, fontsize=size, parse_math=False, **turned)
+    panel.set_yticks(range(len(names)), names, fontsize=size, parse_math=False)

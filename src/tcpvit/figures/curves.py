@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tcpvit.figures.style import COLUMN_WIDTH, FAINT, MODELS, TEXT_WIDTH, house_style
 
@@ -43,8 +43,17 @@ def draw_curves(panels: Mapping[str, Mapping[str, Sequence[Curve]]], *, in_colum
             panel.set_title(title)
             if panel.get_subplotspec().is_last_row():
                 panel.set_xlabel("epoch")
-            panel.xaxis.get_major_locator().set_params(integer=True, nbins=5)
+            _number_epochs(panel, [epoch for curves in models.values() for epochs, _ in curves for epoch in epochs])
             panel.grid(axis="y", color=FAINT)
         handles, labels = axes[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), handlelength=2.6)
         return figure
+
+
+def _number_epochs(panel: Any, epochs: Sequence[float]) -> None:
+    """Whole epochs at the axis; a single one in the middle."""
+    if len(set(epochs)) == 1:
+        panel.set_xticks([epochs[0]], [f"{epochs[0]:g}"])
+        panel.set_xlim(epochs[0] - 1, epochs[0] + 1)
+    else:
+        panel.xaxis.get_major_locator().set_params(integer=True, nbins=5)

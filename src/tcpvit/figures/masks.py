@@ -5,6 +5,7 @@ Colours differ in lightness too, and a line runs around what is found, so that t
 
 from __future__ import annotations
 
+import colorsys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 IGNORED = 255
 FOUND, UNKNOWN = GREEN, "#9a9a9a"
 ERRORS = {"correct": "#b5e3bf", "wrong": "#b2182b", "ignored": UNKNOWN}  # light, dark, between
+# Okabe and Ito's colours for the first classes; class 0 is left as it is in overlays.
+COLOURS = ((0, 0, 0), (0, 158, 115), (213, 94, 0), (0, 114, 178), (204, 121, 167), (230, 159, 0), (86, 180, 233))
+LINE = (255, 255, 255)  # where classes meet
 GAP, CAPTION, TITLE, LEGEND = 0.03, 0.12, 0.2, 0.22  # inches; a caption stands below its panel
 
 Masks = Sequence[np.ndarray]  # (H, W) class ids, 255 where the truth ignores
@@ -66,17 +70,30 @@ def error_map(truth: np.ndarray, predicted: np.ndarray) -> np.ndarray:
     return np.array([_rgb(color) for color in ERRORS.values()], dtype=np.uint8)[kinds]
 
 
-def overlay(image: np.ndarray, mask: np.ndarray, strength: float = 0.5) -> np.ndarray:
-    """(H, W, 3) uint8: the image, tinted green where the mask is 1, and grey where it is ignored.
+def overlay(image: np.ndarray, mask: np.ndarray, *, strength: float = 0.5, edges: bool = False) -> np.ndarray:
+    """(H, W, 3) uint8: the image with every class but 0 tinted in its colour; `edges` adds a line where classes meet.
 
     >>> overlay(np.zeros((1, 3, 3), dtype=np.uint8), np.array([[0, 1, 255]])).tolist()
     [[[0, 0, 0], [0, 79, 58], [77, 77, 77]]]
     """
-    tinted = image.astype(float)
-    for value, color in ((1, FOUND), (IGNORED, UNKNOWN)):
-        here = mask == value
-        tinted[here] = (1 - strength) * tinted[here] + strength * np.array(_rgb(color))
-    return tinted.round().astype(np.uint8)
+    pixels = image.copy()
+    tinted = mask > 0
+    colours = (1 - strength) * pixels[tinted] + strength * palette()[mask[tinted].astype(np.uint8)]
+    pixels[tinted] = colours.round()
+    if edges:
+        meet = np.zeros_like(tinted)
+        meet[:, 1:] |= mask[:, 1:] != mask[:, :-1]
+        meet[1:] |= mask[1:] != mask[:-1]
+        pixels[meet] = LINE
+    return pixels
+
+
+def palette() -> np.ndarray:
+    """(256, 3) uint8: a colour for each class; 255, which is ignored, is grey."""
+    hues = [colorsys.hsv_to_rgb(0.618 * k % 1, 0.65, 0.9) for k in range(256 - len(COLOURS))]
+    colours = np.concatenate([np.array(COLOURS), 255 * np.array(hues)]).astype(np.uint8)
+    colours[IGNORED] = _rgb(UNKNOWN)
+    return colours
 
 
 def _grid(Figure: Any, titles: Sequence[str], rows: int, below: float) -> tuple[Figure, list[list[Any]]]:

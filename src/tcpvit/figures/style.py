@@ -5,10 +5,12 @@ Okabe and Ito's colours; lines also differ by their dashes and bars by their nam
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from tcpvit.figures.fonts import HOUSE
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -25,7 +27,6 @@ MODELS: tuple[dict[str, Any], ...] = (
     {"color": PINK, "linestyle": ":"},
 )
 _RC = {
-    "font.family": "DejaVu Sans",  # comes with matplotlib
     "font.size": 8,
     "axes.titlesize": 8.5,
     "axes.labelsize": 8,
@@ -51,14 +52,17 @@ _RC = {
 
 
 @contextmanager
-def house_style() -> Iterator[type[Figure]]:
-    """Draw inside: gives matplotlib's Figure (not pyplot: no global state, no window) with our settings in force."""
+def house_style(families: Sequence[str] = (HOUSE,)) -> Iterator[type[Figure]]:
+    """Draw inside: gives matplotlib's Figure (not pyplot: no global state, no window) with our settings in force.
+
+    `families` are the fonts for each letter, the first that has it; see `figures.fonts`.
+    """
     try:
         import matplotlib
         from matplotlib.figure import Figure
     except ImportError:
         raise ImportError("figures are drawn with matplotlib, which is missing: pip install 'tcpvit[plots]'") from None
-    with matplotlib.rc_context(_RC):  # type: ignore[arg-type]
+    with matplotlib.rc_context(_RC | {"font.family": list(families)}):  # type: ignore[arg-type]
         yield Figure
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import tcpvit.tensorize  # noqa: F401  # registers how converted models are loaded
 from tcpvit.data import Images
-from tcpvit.data.image_set import IMAGENET_MEAN, IMAGENET_STD
+from tcpvit.data.image_set import IMAGENET_MEAN, IMAGENET_STD, PIXEL_SCALE
 from tcpvit.data.images import Fit
 from tcpvit.errors import did_you_mean
 from tcpvit.models import create_model, from_pretrained, list_models, list_pretrained
@@ -60,6 +60,15 @@ class LoadedModel:
         return about.get("fit") or fit_of(self.recipe.data if self.recipe else None, about["task"])
 
     @property
+    def dtype(self) -> torch.dtype:
+        """Of the pixels of its images: uint8 where nothing else is recorded."""
+        name = self.preparation().get("dtype", "uint8")
+        known = {str(dtype).removeprefix("torch."): dtype for dtype in PIXEL_SCALE}
+        if name not in known:
+            raise ValueError(f"{self.name} was trained on images of type {name!r}{did_you_mean(str(name), known)}")
+        return known[name]
+
+    @property
     def side(self) -> int | None:
         """The side of the square images that it was trained on, if that is known."""
         height, width = self.preprocessing["image_shape"][1:] if self.preprocessing else (0, 0)
@@ -96,7 +105,7 @@ def load_model(target: str | Path, weights: Weights = "best", *, model: nn.Modul
     run = RunFolder(folder)
     if run.exists:
         if not (folder / weights).is_dir():
-            raise ValueError(f"{folder} has no {weights} weights yet; go on with `tcpvit train --resume {folder}`")
+            raise ValueError(f"{folder} has no {weights} weights yet; resume it with `tcpvit train --resume {folder}`")
         saved = folder / weights
         return LoadedModel(folder.name, _load(saved, model), run.recipe(), read_preprocessing(saved))
     if folder.is_dir():

@@ -1,8 +1,8 @@
-"""What `tcpvit predict` does with a segmenter: a mask and an overlay for each image, at the image's own size."""
+"""Segmentation of image files: a mask and an overlay for each image, at the image's own size."""
 
 from __future__ import annotations
 
-import colorsys
+import io
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,23 +12,21 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
-from rich.console import Console
-from rich.progress import track
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tcpvit.data.augment import normalise
-from tcpvit.data.image_set import IGNORE
-from tcpvit.data.images import BILINEAR, Fit, OnBad, list_bad, read_image
+from tcpvit.data.decode import as_colour, read_pixels
+from tcpvit.data.image_set import IGNORE, PIXEL_SCALE
+from tcpvit.data.images import Fit, OnBad, check_kind, list_bad, resize_pixels
+from tcpvit.figures.masks import overlay, palette
 from tcpvit.inference.loading import LoadedModel
+from tcpvit.progress import Progress
 from tcpvit.training.build import find_device
+from tcpvit.training.links import write_inside
 from tcpvit.training.recipe import Recipe
 
-# Okabe and Ito's colours for the first classes; class 0 is left as it is in overlays.
-COLOURS = ((0, 0, 0), (0, 158, 115), (213, 94, 0), (0, 114, 178), (204, 121, 167), (230, 159, 0), (86, 180, 233))
-TINT = 0.5  # of a class over its image
 LONGEST = 8  # times the size of the training: the longer side of what the model sees
-LINE = (255, 255, 255)  # around it
 KINDS = ("masks", "overlays")  # the folders that are written
 
 
@@ -60,44 +58,53 @@ class Segmented:
 
 @torch.inference_mode()
 def segment_files(
-    trained: LoadedModel,
+    loaded: LoadedModel,
     files: Sequence[str | Path],
     folder: Path,
     *,
     fit: Fit | None = None,
     on_bad: OnBad = "skip",
     device: str = "auto",
+    progress: Progress | None = None,
 ) -> tuple[list[Segmented], list[str]]:
     """Write folder/masks and folder/overlays; also gives a sentence for each file that could not be read."""
     _check_folder(folder, files)
     at = find_device(Recipe(device=device))
-    model = trained.model.to(at).eval()
-    about = _preparation(trained)
-    fit = fit or trained.fit
+    model = loaded.model.to(at).eval()
+    about = _preparation(loaded)
+    fit = fit or loaded.fit
     found: list[Segmented] = []
     bad: list[str] = []
-    console = Console(stderr=True)
-    steps = track(files, "segmenting", console=console, transient=True, disable=not console.is_terminal)
+    steps = (progress or Progress()).track(files, "segmenting", len(files))
     for file, name in zip(steps, _names(files), strict=True):
         try:
-            image = read_image(str(file))
+            pixels = read_pixels(str(file), about.get("bands", "all"))
+            check_kind(pixels, about["image_shape"][0], loaded.dtype)
+        except ImportError:
+            raise
         except Exception as error:  # a damaged file can fail anywhere in Pillow
             bad.append(f"{file} ({error or type(error).__name__})")
             if on_bad == "stop":
                 raise ValueError(
-                    f"{list_bad(bad, len(files))}; mend or remove it, or go on with --on-bad skip"
+                    f"{list_bad(bad, len(files))}; repair or remove it, or skip it with --on-bad skip"
                 ) from None
             continue
-        mask = segment_image(model, image, about, fit, at)
-        for kind, drawn in zip(KINDS, (as_palette(mask), overlay(image, mask)), strict=True):
-            (folder / kind / name).parent.mkdir(parents=True, exist_ok=True)
-            drawn.save(folder / kind / name)
+        mask = segment_image(model, pixels, about, fit, at)
+        tinted = Image.fromarray(overlay(as_colour(pixels), mask, edges=True))
+        for kind, drawn in zip(KINDS, (as_palette(mask), tinted), strict=True):
+            write_inside(folder, Path(kind, name), _as_png(drawn))
         counts = np.bincount(mask.ravel(), minlength=len(about["classes"])) / mask.size
         shares = dict(zip(about["classes"], counts.tolist(), strict=True))
         found.append(Segmented(str(file), str(folder / "masks" / name), str(folder / "overlays" / name), shares))
     if not found:
         raise ValueError(f"{list_bad(bad, len(files))}; no image is left")
     return found, bad
+
+
+def _as_png(image: Image.Image) -> bytes:
+    content = io.BytesIO()
+    image.save(content, format="PNG")
+    return content.getvalue()
 
 
 def _check_folder(folder: Path, files: Sequence[str | Path]) -> None:
@@ -116,17 +123,18 @@ def _check_folder(folder: Path, files: Sequence[str | Path]) -> None:
 
 
 def segment_image(
-    model: nn.Module, image: Image.Image, about: dict[str, Any], fit: Fit, device: torch.device
+    model: nn.Module, pixels: np.ndarray, about: dict[str, Any], fit: Fit, device: torch.device
 ) -> np.ndarray:
-    """The class of each pixel, (H, W) uint8, of an image of any size.
+    """The class of each pixel, (H, W) uint8, of an image (H, W, C) of any size.
 
     The model sees it at the size of its training: squashed to it, or with `fit="crop"` in its own shape with the
     shorter side of that size, so that nothing is cut off.
     """
-    size = model_size(image.size, tuple(about["image_shape"][1:]), fit)
-    pixels = np.asarray(image.resize(size, BILINEAR)).transpose(2, 0, 1)
-    images = normalise(torch.tensor(pixels[None]).to(device).float(), tuple(about["mean"]), tuple(about["std"]))
-    return likeliest(model(images)[0].float(), (image.height, image.width))
+    height, width = pixels.shape[:2]
+    size = model_size((width, height), tuple(about["image_shape"][1:]), fit)
+    seen = torch.tensor(resize_pixels(pixels, size).transpose(2, 0, 1)[None])
+    images = normalise(seen.to(device).float(), tuple(about["mean"]), tuple(about["std"]), PIXEL_SCALE[seen.dtype])
+    return likeliest(model(images)[0].float(), (height, width))
 
 
 def model_size(image: tuple[int, int], trained: tuple[int, ...], fit: Fit) -> tuple[int, int]:
@@ -164,35 +172,11 @@ def as_palette(mask: np.ndarray) -> Image.Image:
     return image
 
 
-def palette() -> np.ndarray:
-    """(256, 3) uint8: a colour for each class; 255, which is ignored, is grey."""
-    hues = [colorsys.hsv_to_rgb(0.618 * k % 1, 0.65, 0.9) for k in range(256 - len(COLOURS))]
-    colours = np.concatenate([np.array(COLOURS), 255 * np.array(hues)]).astype(np.uint8)
-    colours[255] = 154
-    return colours
-
-
-def overlay(image: Image.Image, mask: np.ndarray) -> Image.Image:
-    """The image with every class but the first tinted, and a line where classes meet."""
-    pixels = np.asarray(image).copy()
-    tinted = mask > 0
-    pixels[tinted] = (1 - TINT) * pixels[tinted] + TINT * palette()[mask[tinted]]
-    edges = np.zeros_like(tinted)
-    edges[:, 1:] |= mask[:, 1:] != mask[:, :-1]
-    edges[1:] |= mask[1:] != mask[:-1]
-    pixels[edges] = LINE
-    return Image.fromarray(pixels)
-
-
-def _preparation(trained: LoadedModel) -> dict[str, Any]:
-    """How the model's images are prepared, if masks of bytes and colour images will do."""
-    about = trained.preparation()
+def _preparation(loaded: LoadedModel) -> dict[str, Any]:
+    """How the model's images are prepared, if masks of bytes will do."""
+    about = loaded.preparation()
     if len(about["classes"]) > IGNORE:
-        raise ValueError(f"{trained.name} has {len(about['classes'])} classes; a mask of bytes holds {IGNORE} at most")
-    if about["image_shape"][0] != 3:
-        raise ValueError(
-            f"{trained.name} takes images of {about['image_shape'][0]} channels; `tcpvit predict` reads colour ones"
-        )
+        raise ValueError(f"{loaded.name} has {len(about['classes'])} classes; a mask of bytes holds {IGNORE} at most")
     return about
 
 

@@ -21,6 +21,7 @@ from tcpvit.layers.linear import TubalLinear
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 DOWNLOAD = ("revision", "cache_dir", "force_download", "local_files_only", "token")  # what the Hub may be told
 ENCODER_NOTE = "tcpvit_encoder"  # the attribute in which a model keeps the config that converted its encoder
+FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)  # what a model's weights may be
 ARCHITECTURES: dict[str, type[Pretrained]] = {}  # every model class by its name, which config.json holds
 
 
@@ -170,6 +171,7 @@ def fit_weights(model: nn.Module, weights: dict[str, Tensor], path: Path) -> Non
         for name in expected
         if name in weights and weights[name].shape != expected[name].shape
     ]
+    problems += _bad_values(weights, expected)
     if problems:
         more = f" and {len(problems) - 5} more" if len(problems) > 5 else ""
         raise ValueError(f"the weights of {path} do not fit the model: {'; '.join(problems[:5])}{more}")
@@ -177,6 +179,18 @@ def fit_weights(model: nn.Module, weights: dict[str, Tensor], path: Path) -> Non
     if len(dtypes) == 1:
         model.to(dtypes.pop())
     model.load_state_dict(weights)
+
+
+def _bad_values(weights: dict[str, Tensor], expected: dict[str, Tensor]) -> list[str]:
+    """Weights of a type that the model cannot have, and those that hold NaN or infinity."""
+    problems = []
+    for name in [name for name in expected if name in weights]:
+        found, wanted = weights[name].dtype, expected[name].dtype
+        if found != wanted and not (wanted in FLOATS and found in FLOATS):
+            problems.append(f"{name} is of type {found}, the model's of {wanted}")
+        elif found in FLOATS and not weights[name].isfinite().all():
+            problems.append(f"{name} holds NaN or infinity")
+    return problems
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:

@@ -11,7 +11,7 @@ from torch import nn
 
 from tcpvit import algebra
 from tcpvit.data import IGNORE, Batches, Images, ImageSet, Splits, load_dataset
-from tcpvit.data.folder import RENAME
+from tcpvit.data.mask_classes import MASK_VALUES_HINT
 from tcpvit.data.registry import typed_options as typed_data_options
 from tcpvit.models import SegmenterConfig, create_model, model_config
 from tcpvit.training.recipe import DataRecipe, Recipe
@@ -33,10 +33,10 @@ def check_masks(splits: Splits) -> None:
     """Training and validation have a pixel that counts, as far as their masks are in memory."""
     for part in (splits.train, splits.val):
         if _has_masks(part) and not (part.targets != IGNORE).any():
-            renaming = f", or {RENAME}" if splits.name.startswith("folder:") else ""
+            renaming = f", or {MASK_VALUES_HINT}" if splits.name.startswith("folder:") else ""
             raise ValueError(
                 f"every pixel of the masks of {part.source} is {IGNORE}, which is ignored, so that nothing can be "
-                f"learned from them or measured on them; mend them{renaming}"
+                f"learned from them or measured on them; repair them{renaming}"
             )
 
 
@@ -61,6 +61,7 @@ def _has_masks(part: Images) -> TypeGuard[ImageSet]:
 def build_model(recipe: Recipe, train: Images) -> nn.Module:
     """The recipe's model for the classes and images of `train`, with weights drawn by the recipe's seed."""
     options = typed_options(recipe.model.options, type(model_config(recipe.model.name)), "model.options")
+    options = _with_channels(options, recipe.model.name, train)
     config = model_config(recipe.model.name, **options)
     classes = options.setdefault("num_classes", len(train.classes))
     if classes != len(train.classes):
@@ -71,6 +72,17 @@ def build_model(recipe: Recipe, train: Images) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)
         return create_model(recipe.model.name, **_with_transforms(options, train, config.tube_length))
+
+
+def _with_channels(options: dict[str, Any], name: str, train: Images) -> dict[str, Any]:
+    """The options with as many input channels as the images have, unless they name a number."""
+    channels = train.image_shape[0]
+    config = model_config(name)
+    if config.in_chans == channels:
+        return options
+    if isinstance(config, SegmenterConfig):
+        return options | {"backbone": {"in_chans": channels} | dict(options.get("backbone", {}))}
+    return {"in_chans": channels} | options
 
 
 def typed_options(options: Mapping[str, Any], config: type, key: str) -> dict[str, Any]:

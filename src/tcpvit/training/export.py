@@ -47,6 +47,8 @@ def describe_preprocessing(data: Images, recipe: DataRecipe) -> dict[str, Any]:
         "fit": fit_of(recipe, data.task),
         "mean": list(data.mean),
         "std": list(data.std),
+        "dtype": str(data.dtype).removeprefix("torch."),
+        "bands": recipe.options.get("bands", "all"),
     }
 
 

@@ -1,0 +1,184 @@
+"""`tcpvit predict`: what a trained model sees in image files, as a table for programs and as images for people."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+
+from tcpvit.cli.progress import display_for
+from tcpvit.data.decode import read_image
+from tcpvit.data.images import Fit, OnBad, list_bad
+from tcpvit.errors import printable
+from tcpvit.figures.labelled import draw_labelled, draw_sheet
+from tcpvit.figures.style import house_style
+from tcpvit.inference.loading import Weights, load_model
+from tcpvit.inference.masks import KINDS, Segmented, segment_files
+from tcpvit.inference.predict import Prediction, Predictions, check_counts, find_images, predict_files
+from tcpvit.models import EncoderDecoder, list_pretrained
+from tcpvit.tables import json_text
+from tcpvit.training.checkpoint import write_atomically
+from tcpvit.training.links import write_inside
+
+SHOWN = 80  # images on a sheet
+SIDE = 512  # pixels: larger images are reduced before they are drawn
+
+
+def predict(
+    target: str,
+    paths: list[Path],
+    *,
+    top: int = 3,
+    out: Path | None = None,
+    sheet: Path | None = None,
+    images: Path | None = None,
+    weights: Weights = "best",
+    fit: Fit | None = None,
+    on_bad: OnBad = "skip",
+    batch_size: int = 250,
+    device: str = "auto",
+    json: bool = False,
+) -> Predictions:
+    """Label images with a trained model.
+
+    Writes the likeliest labels of each file and their probabilities as CSV. Images are prepared as the model's own
+    were: its size, its normalisation, its names of the classes. Grey and transparent ones are taken as colour. A
+    segmenter writes a mask and an overlay of each image, at its own size, and the share of each class as CSV. In the
+    CSV control characters of names are escaped (\\r), and names that begin with = + - or @ stand behind a '.
+
+    Args:
+        target: a run folder, a folder written by save_preloaded, or a preset whose weights come with the package.
+        paths: image files, and folders that are searched for images with everything below them.
+        top: how many labels to give for each image (a segmenter gives all).
+        out: write the CSV (or JSON) into this file instead of stdout.
+        sheet: draw the images with their labels on one sheet, as sheet.png or sheet.svg.
+        images: draw each image beside its labels, into this folder; a segmenter writes masks/ and overlays/ into
+            it (by default the folder segmented).
+        weights: of a run, those of its best or its last epoch.
+        fit: make images square by keeping the middle (crop) or everything (squash); by default as in training. A
+            segmenter keeps everything: crop leaves the image its shape.
+        on_bad: what a file that is no image does, skip (it is counted and named on stderr) or stop.
+        batch_size: images at a time.
+        device: auto, cpu, cuda, cuda:1, mps.
+        json: write JSON instead of CSV.
+
+    Examples:
+        tcpvit predict runs/demo/tcp-0 runs/demo/images
+        tcpvit predict runs/demo/tcp-0 holiday.jpg scans/ --top 5 --out labels.csv
+        tcpvit predict runs/demo/tcp-0 runs/demo/images --sheet sheet.png --images labelled
+        tcpvit predict runs/demo/tcp-0/best scans/ --on-bad stop --json
+        tcpvit predict tcp_vit_pet holiday/ --images pets
+    """
+    if sheet is not None and sheet.suffix.lower() not in (".png", ".svg", ".pdf", ".jpg"):
+        raise ValueError(f"a sheet is an image, as sheet.png or sheet.svg, got {str(sheet)!r}")
+    check_counts(top, batch_size)
+    loaded = load_model(target, weights)
+    if loaded.preprocessing is None and not Path(target).is_dir():
+        raise ValueError(
+            f"{target} is a preset with random weights; train it, then predict with the folder of its run, or take one "
+            f"that comes with weights: {', '.join(list_pretrained())}"
+        )
+    if loaded.preprocessing is None and loaded.config is None:
+        raise ValueError(
+            f"{target} does not say how its images are prepared; convert the model again from where that is known "
+            f"(a run, timm, torchvision, transformers with a preprocessor_config.json), or distil it"
+        )
+    if loaded.preprocessing is None:
+        print(f"tcpvit: {target} does not say how its images were prepared; ImageNet's way is taken", file=sys.stderr)
+    progress = display_for(json=True)  # stdout is left to the predictions
+    segments = isinstance(loaded.model, EncoderDecoder)
+    images = Path("segmented") if segments and images is None else images
+    files = find_images(paths, leave_out=_written_into(images, segments))
+    if segments and images is not None:
+        done = Predictions(
+            *segment_files(loaded, files, images, fit=fit, on_bad=on_bad, device=device, progress=progress)
+        )
+    else:
+        done = predict_files(
+            loaded, files, top=top, fit=fit, on_bad=on_bad, batch_size=batch_size, device=device, progress=progress
+        )
+    if done.bad:
+        print(f"tcpvit: {list_bad(done.bad, len(files))}; skipped", file=sys.stderr)
+    text = _as_json(done) if json else _as_csv(done.found)
+    if out is None:
+        sys.stdout.write(text)
+    else:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(out, text.encode())
+        print(f"{len(done.found):,} predictions in {printable(str(out))}", file=sys.stderr)
+    if sheet is not None:
+        _draw_sheet(done.found, sheet)
+    if images is not None:
+        if labelled := [item for item in done.found if isinstance(item, Prediction)]:
+            _draw_labelled(labelled, images)
+            print(f"{len(done.found):,} labelled images in {images}", file=sys.stderr)
+        else:
+            print(f"{len(done.found):,} masks and overlays in {images}", file=sys.stderr)
+    return done
+
+
+def _written_into(images: Path | None, segments: bool) -> list[Path]:
+    """The folders that hold our own images, which the next call does not take for the user's."""
+    if images is None:
+        return []
+    return [images / kind for kind in KINDS] if segments else [images]
+
+
+def _as_csv(found: Sequence[Prediction | Segmented]) -> str:
+    text = io.StringIO()
+    lines = [{printable(name): as_cell(value) for name, value in item.columns().items()} for item in found]
+    writer = csv.DictWriter(text, list(lines[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    return text.getvalue()
+
+
+def as_cell(value: str) -> str:
+    r"""A cell of a CSV file: on one line, in UTF-8, and no formula to a spreadsheet, which takes ' as a mark of text.
+
+    >>> as_cell("=1+1.png"), as_cell("a\rb\udcff.png"), as_cell("0.25")
+    ("'=1+1.png", 'a\\rb\\udcff.png', '0.25')
+    """
+    shown = printable(value)
+    return f"'{shown}" if shown.startswith(("=", "+", "-", "@")) else shown
+
+
+def _as_json(done: Predictions) -> str:
+    return json_text(asdict(done)) + "\n"
+
+
+def _draw_sheet(found: Sequence[Prediction | Segmented], sheet: Path) -> None:
+    """The first images on one sheet, with what was found in them."""
+    shown = found[:SHOWN]
+    figure = draw_sheet([_pixels(p.shown) for p in shown], [(p.caption, Path(p.file).name) for p in shown])
+    sheet.parent.mkdir(parents=True, exist_ok=True)
+    with house_style():
+        figure.savefig(sheet)
+    left_out = f" (the first {SHOWN} of {len(found):,})" if len(found) > SHOWN else ""
+    print(f"{sheet}{left_out}", file=sys.stderr)
+
+
+def _draw_labelled(found: Sequence[Prediction], folder: Path) -> None:
+    """Each image beside its labels."""
+    places = [Path(os.path.abspath(p.file)) for p in found]  # as they are named, also where they are links
+    common = os.path.commonpath([place.parent for place in places])
+    for p, place in zip(found, (place.relative_to(common) for place in places), strict=True):
+        figure = draw_labelled(_pixels(p.file), p.labels, p.probabilities, Path(p.file).name)
+        content = io.BytesIO()
+        with house_style():
+            figure.savefig(content, format="png")
+        name = place.with_name(f"{place.name}.png")  # beside photo.jpg, never over it
+        write_inside(folder, name, content.getvalue())
+
+
+def _pixels(file: str) -> np.ndarray:
+    """(H, W, 3) uint8, reduced to what a figure can show."""
+    image = read_image(file)
+    image.thumbnail((SIDE, SIDE))
+    return np.asarray(image)
