@@ -25,6 +25,7 @@ LABELS = {
     "std-28": "Std-ViT, width 28: the dense ViT of TCP-ViT's size",
     "std-28-less-decay": "Std-ViT, width 28, a third of the decay",
     "paper": "TCP-ViT as in the paper",
+    "paper-norm": "the paper's, joint norm",
     "tcp": "TCP-ViT as in the paper",  # where it is one of the paper's pair
     "spatial": "the paper's, GELU in the spatial domain",
     "joint-none": "the paper's, joint attention",
@@ -168,7 +169,7 @@ DEPTHS = (
     ("dense, Std-ViT's parameters: 9 blocks of width 32 instead of 4 of width 48", "std", "std-32x9"),
 )
 PRESETS = {"std": "std_vit_cifar", "paper": "tcp_vit_cifar", PLUS: "tcp_vit_cifar_plus", WIDE: "tcp_vit_cifar_wide"}
-FINALISTS = ("fine", "large-fine", "joint-sqrt-lr", "joint-full-lr", "std", "std-28", "large-81x3", "paper")
+FINALISTS = ("fine", "large-fine", "joint-sqrt-lr", "joint-full-lr", "std", "std-28", "large-81x3", "paper", "paper-norm")
 TARGETS = {  # of one model against another: in words, and by how many points
     (PLUS, "std-28"): ("at most 44.5K parameters: 3 points ahead of the dense ViT of that size", 3.0),
     (PLUS, "std"): ("the same within 2 points of Std-ViT", -2.0),
