@@ -1,7 +1,7 @@
 """Drop-ins and encoder mode side by side with the dense originals, tensorly-torch and plain structured layers.
 
-    python benchmarks/tensorize.py                                one thread, some minutes
-    python benchmarks/tensorize.py --threads 1 2 --seconds 6      the whole of it, about half an hour
+    python -m benchmarks.tensorize                                one thread, some minutes
+    python -m benchmarks.tensorize --threads 1 2 --seconds 6      the whole of it, about half an hour
 
 Both write results/bench/tensorize.json, or what --json names. All contenders of a row run in turns in one process, and
 the best of many times counts. Structured layers have as many weights as the c-product layer beside them. A speed-up is
@@ -267,7 +267,7 @@ def facts() -> dict[str, Any]:
     commit = subprocess.run(["git", "describe", "--always", "--dirty=+"], capture_output=True, text=True, check=False)
     packages = ("torch", "timm", "tensorly", "tensorly-torch")
     return {
-        "command": "python " + " ".join(sys.argv),
+        "command": " ".join(["python -m benchmarks.tensorize", *sys.argv[1:]]),
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         "commit": commit.stdout.strip() or None,
         "versions": {"Python": platform.python_version(), **{name: version(name) for name in packages}},

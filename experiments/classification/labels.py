@@ -62,10 +62,10 @@ LABELS = {
     "fast-slice": "TCP-ViT as in the paper, t_linear patch embedding, slice rate ×C",
     "fast-none": "TCP-ViT as in the paper, joint attention, slice rate ×C",
     "fast-partial": "TCP-ViT+, slice rate ×C, width 45, 5 % of the features read all slices",
-    "fast-wide-72x6": "TCP-ViT+, slice rate ×C, width 72, tube 6, 3 blocks, mix from rotations, one norm over all slices",
-    "fast-deep-64x8": "TCP-ViT+, slice rate ×C, width 64, tube 8, 5 blocks, mix from rotations, one norm over all slices",
-    "sqrt-wide-72x6": "TCP-ViT+, slice rate ×√C, width 72, tube 6, 3 blocks, mix from rotations, one norm over all slices",
-    "sqrt-deep-64x8": "TCP-ViT+, slice rate ×√C, width 64, tube 8, 5 blocks, mix from rotations, one norm over all slices",
+    "fast-wide-72x6": "TCP-ViT+, slice rate ×C, width 72, tube 6, 3 blocks, mix from rotations, one norm",
+    "fast-deep-64x8": "TCP-ViT+, slice rate ×C, width 64, tube 8, 5 blocks, mix from rotations, one norm",
+    "sqrt-wide-72x6": "TCP-ViT+, slice rate ×√C, width 72, tube 6, 3 blocks, mix from rotations, one norm",
+    "sqrt-deep-64x8": "TCP-ViT+, slice rate ×√C, width 64, tube 8, 5 blocks, mix from rotations, one norm",
     "large-81x3": "TCP-ViT+ wide (width 81, 3 heads a slice), slice rate ×C",
     "large-sqrt": "TCP-ViT+ wide, slice rate ×√C",
     "large-less-decay": "TCP-ViT+ wide, slice rate ×C, weight decay / C",
@@ -117,8 +117,8 @@ TRANSFORMS = (
     "a learned transform that starts at the DCT",
     "the data's own transform instead of the DCT",
 )
-# The same round TCP-ViT+, by short runs: what is changed, from which run to which. Two factors are compared at the same scale
-# of the slices' rate.
+# The same round TCP-ViT+, by short runs: what is changed, from which run to which. Two factors are compared at the
+# same scale of the slices' rate.
 CHANGES = (
     ("attention slice by slice", PLUS, "fast-slice"),
     ("no patch embedding", PLUS, "fast-none"),

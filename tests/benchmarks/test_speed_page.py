@@ -6,14 +6,14 @@ import importlib.util
 from pathlib import Path
 
 import pytest
+from benchmarks.speed.page import blocks, compile_table, draw, machine, time_tables
+from benchmarks.speed.targets import best, speedup, targets, targets_table, why
 
 from benchmarks.speed.clock import Measurement
 from benchmarks.speed.components import COMPONENTS, Components
 from benchmarks.speed.contenders import JOINT, SLICE, STD
 from benchmarks.speed.memory import Footprint
-from benchmarks.speed.page import blocks, compile_table, draw, machine, time_tables
 from benchmarks.speed.record import Record
-from benchmarks.speed.targets import best, speedup, targets, targets_table, why
 
 ROOT = Path(__file__).parents[2]
 FACTS = {

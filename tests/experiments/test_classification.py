@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from experiments.classification.labels import PLUS
 from experiments.classification.page import _frontier
+from experiments.classification.words import in_short, with_time
+
+from experiments.classification.labels import PLUS
 from experiments.classification.tables import (
     at_own_rate,
     by_model,
@@ -18,7 +20,6 @@ from experiments.classification.tables import (
     settled,
     target_table,
 )
-from experiments.classification.words import in_short, with_time
 from tcpvit.tables import Table
 
 

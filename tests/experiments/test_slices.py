@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from experiments.slices.page import class_changes, words_on_gradients, write
 from small_runs import make_set
 
 import tcpvit
 from experiments.slices import plan as slices
-from experiments.slices.page import class_changes, words_on_gradients, write
 from tcpvit.compare.study import Places, Planned, record
 from tcpvit.data import Batches, Splits
 from tcpvit.layers import TLayerNorm

@@ -260,7 +260,7 @@ def _same(found: Record, run: Planned, recipe: Recipe) -> bool:
     for name, value in asked.items():
         if found.get(name) != value:
             raise ValueError(
-                f"the record of {run.key} has {name}={found.get(name)}, the plan {value}; remove the record to run it again"
+                f"the record of {run.key} has {name}={found.get(name)}, the plan {value}; remove it to run that again"
             )
     return True
 

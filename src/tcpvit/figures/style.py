@@ -63,7 +63,7 @@ def house_style() -> Iterator[type[Figure]]:
 
 
 def save_figure(figure: Figure, path: Path, endings: Sequence[str] = ("svg", "png")) -> list[Path]:
-    """Write `path` with each of the endings (svg, png, webp, pdf), the same bytes for the same figure; gives the paths."""
+    """Write `path` with each ending (svg, png, webp, pdf), the same bytes for the same figure; gives the paths."""
     path.parent.mkdir(parents=True, exist_ok=True)
     files = [path.with_name(f"{path.name}.{ending}") for ending in endings]
     with house_style():

@@ -1,10 +1,10 @@
 """Put the weights of a finished run into the package, with a card that says what they are.
 
-    python docs/write_zoo.py NAME RUN RECORD [--weights last]
+    python -m experiments.zoo NAME RUN RECORD [--weights last]
 
-NAME is the preset, RUN the folder of its run, RECORD the JSON file that `tcpvit reproduce` wrote for it. The weights
-are those of the last epoch unless told otherwise: the best epoch is chosen on the images that measure it, as in the
-paper's segmenters.
+NAME is the preset, RUN the folder of its run, RECORD the JSON file that the study wrote for it. The weights are those
+of the last epoch unless told otherwise: the best epoch is chosen on the images that measure it, as in the paper's
+segmenters. The card is Markdown that people write; the program fills its block of facts.
 """
 
 from __future__ import annotations
@@ -18,11 +18,23 @@ from typing import Any
 
 import torch
 
+from experiments.pages import fill
 from tcpvit.models import create_model, from_pretrained, save_pretrained
 from tcpvit.models.zoo import CARD, RECIPE, ZOO
+from tcpvit.tables import Table, render
 from tcpvit.training.export import PREPROCESSING
 from tcpvit.training.run import RunFolder
 
+CARD_TEXT = """---
+library_name: tcpvit
+license: apache-2.0
+tags: [tcp-vit, c-product]
+---
+# NAME
+
+<!-- facts -->
+<!-- /facts -->
+"""
 METRICS = {"top1": "top-1", "miou": "mIoU", "mdice": "mDice", "pixel_accuracy": "pixel accuracy"}
 
 
@@ -33,7 +45,6 @@ def main() -> None:
     parser.add_argument("run", type=Path)
     parser.add_argument("record", type=Path)
     parser.add_argument("--weights", choices=("best", "last"), default="last")
-    parser.add_argument("--note", default="", help="a sentence on the data that the record does not hold")
     asked = parser.parse_args()
     record = json.loads(asked.record.read_text(encoding="utf-8"))
     saved, target = asked.run / asked.weights, ZOO / asked.name
@@ -49,38 +60,26 @@ def main() -> None:
     recipe = RunFolder(asked.run).recipe()
     recipe = replace(recipe, data=replace(recipe.data, root=None))  # where the images lay here is nobody's business
     (target / RECIPE).write_text(recipe.to_yaml(), encoding="utf-8")
-    (target / CARD).write_text(
-        card(asked.name, asked.weights, record, asked.note and f" {asked.note}"), encoding="utf-8"
-    )
+    if not (target / CARD).is_file():
+        (target / CARD).write_text(CARD_TEXT.replace("NAME", asked.name), encoding="utf-8")
+    fill(target / CARD, {"facts": facts(asked.weights, record)})
 
 
-def card(name: str, weights: str, record: dict[str, Any], note: str = "") -> str:
-    """What a person should know before using the weights."""
-    found = {label: record.get(f"{metric}_{weights}", record.get(metric)) for metric, label in METRICS.items()}
-    chosen = ", which was chosen on the images that measure it" if weights == "best" else ""
-    measured = ", ".join(f"{label} {100 * value:.2f} %" for label, value in found.items() if value is not None)
-    where = f"results/{record['study']}/{record['key']}.json"
-    return f"""---
-library_name: tcpvit
-license: apache-2.0
-tags: [tcp-vit, c-product]
----
-# {name}
-
-{record["parameters"]:,} parameters, trained on {record["dataset"]} ({record["train_images"]:,} images) for
-{record["epochs"]} epochs with seed {record["seed"]}; the weights are those of the {weights} epoch{chosen}.
-
-Measured on {record["test_images"]:,} images that it was not trained on: {measured}. The run was made by
-`{record["command"]}` at commit {record["commit"]}; its record is `{where}`.{note}
-
-```
-tcpvit eval {name} --pretrained --dataset {record["dataset"]}
-tcpvit predict {name} IMAGES
-```
-
-A small model trained for a short time on one set: good for experiments and comparisons, not for decisions about
-people or anything else that matters. The images' licence terms are those of the set.
-"""
+def facts(weights: str, record: dict[str, Any]) -> str:
+    """What the record says of the weights, as a table."""
+    table = Table("facts", "What was measured", ["", "value"])
+    table.add("parameters", f"{record['parameters']:,}")
+    table.add("trained on", f"{record['dataset']}, {record['train_images']:,} images, {record['epochs']} epochs")
+    table.add("seed and weights", f"{record['seed']}, of the {weights} epoch")
+    table.add("measured on", f"{record['test_images']:,} other images")
+    for metric, label in METRICS.items():
+        value = record.get(f"{metric}_{weights}", record.get(metric))
+        if value is not None:
+            table.add(label, f"{100 * value:.2f} %")
+    table.add("record", f"results/{record['study']}/{record['key']}.json")
+    table.add("commit", str(record["commit"]))
+    table.add("command", f"`{record['command']}`")
+    return render([table], "markdown")
 
 
 if __name__ == "__main__":

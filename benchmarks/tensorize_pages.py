@@ -1,8 +1,8 @@
-"""Write the tables of docs/tensorize.md: what `tensorize_` makes of each architecture at its full size, and the speed.
+"""Write the measured tables of docs/tensorize.md and docs/results/tensorize_tables.md.
 
-    python docs/write_tensorize.py
+    python -m benchmarks.tensorize_pages
 
-The models are built on the meta device, without weights or memory, and converted there: counting needs no numbers.
+What `tensorize_` makes of each architecture at its full size is counted on the meta device, without weights or memory.
 The architectures are those that tests/tensorize converts, runs and brings back at a small size. The speed is that of
 results/bench/tensorize.json, which benchmarks/tensorize.py writes.
 """
@@ -20,15 +20,21 @@ from typing import Any
 import torch
 from torch import nn
 
-from tcpvit.compare.study import write_block
+from experiments.pages import DOCS, ROOT, Blocks, fill, markdown
 from tcpvit.compat import repair_torchvision
 from tcpvit.tables import Ratio, Table, Written, render
 from tcpvit.tensorize import Report, tensorize_
 
-ROOT = Path(__file__).parent.parent
 TUBES = {"ViTMAEForPreTraining": 4, "SegformerForSemanticSegmentation": 4}  # 3 divides none of their widths
-PAGE = ROOT / "docs" / "tensorize.md"
 BENCH = ROOT / "results" / "bench" / "tensorize.json"
+KNOWN = (  # the architectures of the short table
+    *("timm `vit_tiny_patch16_224`", "timm `vit_base_patch16_clip_224`", "timm `vit_small_patch14_dinov2`"),
+    *("timm `deit3_small_patch16_224`", "timm `swin_tiny_patch4_window7_224`", "timm `swinv2_tiny_window8_256`"),
+    *("timm `beit_base_patch16_224`", "timm `samvit_base_patch16_224`", "timm `mobilevitv2_050`"),
+    *("torchvision `vit_b_16`", "transformers `ViTForImageClassification`", "transformers `BertForMaskedLM`"),
+    "transformers `GPT2LMHeadModel`",
+)
+TABLES = DOCS / "results" / "tensorize_tables.md"
 Row = dict[str, Any]  # as benchmarks/tensorize.py writes them
 sys.path.insert(0, str(ROOT / "tests" / "tensorize"))
 repair_torchvision()
@@ -37,32 +43,41 @@ from architectures import HUGGING_FACE, TIMM  # noqa: E402
 
 
 def main() -> None:
-    """Write the page's blocks anew."""
-    write_block(PAGE, "architectures", render([architectures()], "markdown"))
-    if BENCH.is_file():
-        write_block(PAGE, "speed", speed(json.loads(BENCH.read_text(encoding="utf-8"))))
+    """Fill the blocks of both pages."""
+    bench = json.loads(BENCH.read_text(encoding="utf-8"))
+    for pages in (pages_of_speed(bench), pages_of_architectures()):
+        for page, blocks in pages.items():
+            print(fill(page, blocks))
 
 
-def speed(bench: dict[str, Any]) -> str:
-    """How it was measured, what was asked for, and the speed-ups of layers and models."""
-    versions = ", ".join(f"{name} {version}" for name, version in bench["versions"].items())
-    about = (
-        f"`{bench['command']}`, {bench['date']}, commit {bench['commit']}; {versions}; {bench['vectors']}. Layers see "
-        f"{bench['rows']} rows, models {bench['batch']} images of 224×224, in float32."
-    )
-    return "\n\n".join([about, render([asked(bench["targets"])], "markdown"), *_by_threads(bench)])
+def pages_of_speed(bench: dict[str, Any]) -> dict[Path, Blocks]:
+    """The short table, C = 3 on one thread; all tables, and how they were measured."""
+    models = [row for row in bench["models"] if row["threads"] == 1 and "C = 3" in row["contender"]]
+    layers = [row for row in bench["layers"] if row["threads"] == 1 and row["tube"] == 3]
+    return {
+        DOCS / "tensorize.md": {"speed": markdown(model_speeds(models, "1 thread"), layer_speeds(layers, "1 thread"))},
+        TABLES: {"measured": markdown(about(bench)), "speed": "\n\n".join(_by_threads(bench))},
+    }
 
 
-def asked(targets: dict[str, Any]) -> Table:
-    """What was to be reached, each with its worst case."""
-    table = Table(
-        "targets", "Targets, by their worst case, forward or forward+backward", ["", "asked", "worst", "where"]
-    )
-    for name, outcome in targets.items():
-        if outcome["worst"] is None:  # nothing of that kind was measured
-            continue
-        met = "met" if outcome["met"] else "missed"
-        table.add(f"{name}: {met}", Ratio(outcome["target"]), Ratio(outcome["worst"]), outcome["where"])
+def pages_of_architectures() -> dict[Path, Blocks]:
+    """Some architectures that everybody knows, and all."""
+    whole = architectures()
+    short = Table(whole.name, whole.title, whole.columns, [row for row in whole.rows if row.cells[0] in KNOWN])
+    return {
+        DOCS / "tensorize.md": {"architectures": markdown(short)},
+        TABLES: {"architectures": markdown(whole)},
+    }
+
+
+def about(bench: dict[str, Any]) -> Table:
+    """How it was measured."""
+    table = Table("measured", "How it was measured", ["", "value"])
+    table.add("command", f"`{bench['command']}`")
+    table.add("date and commit", f"{bench['date']}, {bench['commit']}")
+    table.add("versions", ", ".join(f"{name} {version}" for name, version in bench["versions"].items()))
+    table.add("vectors", bench["vectors"])
+    table.add("rows that layers see, images that models see", f"{bench['rows']}, {bench['batch']} of 224×224, float32")
     return table
 
 
@@ -81,7 +96,6 @@ def layer_speeds(rows: list[Row], title: str) -> Table:
     for of, tube in dict.fromkeys((row["of"], row["tube"]) for row in rows):
         found = [row for row in rows if (row["of"], row["tube"]) == (of, tube)]
         table.add(of, tube, *(_best([row for row in found if row["contender"].startswith(name)]) for name in others))
-    table.notes.append("tensorly-torch is the fastest of its factorisations, each by itself forward and with backward.")
     return table
 
 
@@ -120,7 +134,6 @@ def architectures() -> Table:
             f"{done} of {len(report.rows)}",
             left(report),
         )
-    table.notes.append("Layers counts the linear layers, and the convolutions where `convs` takes them in.")
     return table
 
 
