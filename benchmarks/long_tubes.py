@@ -2,9 +2,9 @@
 
     python -m benchmarks.long_tubes
 
-Writes results/bench/long_tubes.json, which docs/results/speed_tables.md shows. All ways run in turns in one process and the best
-of many times counts. `n in one` puts n slices into one product with a block-diagonal weight, which is larger but
-multiplies n - 1 blocks of zeros for each that is not; moving the slices into that layout is not counted.
+Writes results/bench/long_tubes.json, which docs/results/speed_tables.md shows. All ways run in turns in one process and
+the best of many times counts. `n in one` puts n slices into one product with a block-diagonal weight, which is larger
+but multiplies n - 1 blocks of zeros for each that is not; moving the slices into that layout is not counted.
 """
 
 from __future__ import annotations

@@ -9,11 +9,21 @@ from typing import TYPE_CHECKING
 import torch
 
 from experiments.figures.efficiency import draw_efficiency
-from experiments.segmentation.tables import LABELS, PRESETS, has_pair, percents, runs_of, shown_group
+from experiments.segmentation.tables import (
+    LABELS,
+    LEVELS,
+    PRESETS,
+    components,
+    has_pair,
+    percents,
+    runs_of,
+    shown_group,
+)
 from tcpvit.compare.intervals import on_common_seeds
-from tcpvit.compare.segmentation import PAIR, Runs, draw_components, draw_pair
+from tcpvit.compare.segmentation import PAIR, Runs, draw_pair
 from tcpvit.compare.study import Places, Record
 from tcpvit.data import IGNORE, Batches
+from tcpvit.figures.bars import draw_parameter_bars
 from tcpvit.figures.masks import draw_errors, draw_segmentations
 from tcpvit.figures.style import save_figure
 from tcpvit.inference import load_model
@@ -30,7 +40,7 @@ PICTURES = ("seg_visual", "seg_errors")  # photographs, which no drawing format 
 
 def draw_all(places: Places, records: Sequence[Record]) -> list[Path]:
     """Write every figure that there are numbers for: drawings as SVG, pictures as WebP."""
-    figures = {"seg_params": draw_components({label: PRESETS[name] for name, label in LABELS.items()})}
+    figures = {"seg_params": _draw_parameters()}
     for name, group in EFFICIENCY.items():
         runs = on_common_seeds(runs_of(records, group))
         if has_pair(runs):
@@ -44,6 +54,16 @@ def draw_all(places: Places, records: Sequence[Record]) -> list[Path]:
         for name, figure in figures.items()
         for path in save_figure(figure, places.pages / name, ["webp" if name in PICTURES else "svg"])
     ]
+
+
+def _draw_parameters() -> Figure:
+    """The parameters of every model by component."""
+    leaves = {part: part.replace(" and", "\nand") for part in LEVELS if part not in ("total", "backbone")}
+    parts = {
+        label: {name: components(PRESETS[model])[part] for part, name in leaves.items()}
+        for model, label in LABELS.items()
+    }
+    return draw_parameter_bars(parts, in_column=True)
 
 
 def _draw_efficiency(runs: Runs) -> Figure:

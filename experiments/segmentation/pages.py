@@ -9,7 +9,7 @@ from experiments.pages import NOTHING, Blocks, figure, markdown, write_pages
 from experiments.segmentation import tables
 from experiments.segmentation.figures import PICTURES, draw_all
 from tcpvit.compare.intervals import on_common_seeds, signed
-from tcpvit.compare.segmentation import PAIR, PAPER, PAPER_PARAMETERS, parameter_table, performance_table
+from tcpvit.compare.segmentation import PAIR, PAPER, PARAMETERS, performance_table
 from tcpvit.compare.study import Places
 from tcpvit.tables import Written
 from tcpvit.training.run import read_json
@@ -54,7 +54,9 @@ def blocks(places: Places) -> dict[str, Blocks]:
             "subset": _seeds("subset", runs),
             "augmented": _seeds("augmented", runs),
             "performance": _performance(runs["whole"]),
-            "parameters": markdown(parameter_table({label: tables.PRESETS[n] for n, label in tables.LABELS.items()})),
+            "parameters": markdown(
+                tables.parameter_table({label: tables.PRESETS[n] for n, label in tables.LABELS.items()})
+            ),
             **{name: drawings[name] for name in shown},
         },
         "segmentation_runs.md": {
@@ -77,7 +79,7 @@ def _performance(runs: tables.Runs) -> str:
     table = performance_table(runs)
     if tables.has_pair(runs):
         points = [(runs[name][0]["parameters"], tables.percents(runs[name], "miou")) for name in PAIR]
-        paper = [(PAPER_PARAMETERS["total"][i], [PAPER["miou"][i]]) for i in range(2)]
+        paper = [(PARAMETERS[i], [PAPER["miou"][i]]) for i in range(2)]
         ours, theirs = (Written(signed(compression_cost(*pair), 3).lstrip("+")) for pair in (points, paper))
         table.add("η, points of mIoU lost for each per cent of parameters saved", None, None, ours, None, None, theirs)
     return markdown(table)

@@ -10,9 +10,9 @@ from statistics import fmean
 import torch
 
 from experiments.classification.plan import FAST
-from tcpvit.analysis import count_flops
+from tcpvit.analysis import count_flops, count_parameters
 from tcpvit.compare.intervals import between, interval, leads, on_common_seeds, seeds_of, signed, spread
-from tcpvit.compare.segmentation import NOT_RUN, PAIR, PAPER, Runs, components, spread_of
+from tcpvit.compare.segmentation import NOT_RUN, PAIR, PAPER, Runs, spread_of
 from tcpvit.compare.segmentation import runs_of as runs_of_models
 from tcpvit.compare.study import Record
 from tcpvit.models import create_model, model_config
@@ -31,6 +31,38 @@ STEPS = {  # rows of `step_table`, and what the benchmark calls them
     "forward, decoder": "decoder",
     "forward, decoder after fuse_()": "decoder, fused",
 }
+LEVELS = {"total": 0, "backbone": 1, "encoder": 2, "embeddings and tokens": 2, "decoder": 1}
+
+
+@cache
+def components(preset: str) -> dict[str, int]:
+    """The parameters of a segmenter by the rows of tab:seg_params.
+
+    >>> components("tcp_vit_pet")["encoder"]
+    402048
+    """
+    model = create_model(preset)
+    backbone, decoder = count_parameters(model.backbone), int(count_parameters(model.decoder))
+    embeddings = sum(backbone.components[part] for part in ("patch_embed", "cls_token", "pos_embed"))
+    return {
+        "total": int(backbone) + decoder,
+        "backbone": int(backbone),
+        "encoder": int(backbone) - embeddings,
+        "embeddings and tokens": embeddings,
+        "decoder": decoder,
+    }
+
+
+def parameter_table(presets: Mapping[str, str]) -> Table:
+    """tab:seg_params for presets by their label, the first of which is the reference of the ratios."""
+    first, *others = presets
+    columns = ["component", first, *(column for label in others for column in (label, f"/ {first}"))]
+    table = Table("seg_params", "Parameters (tab:seg_params)", columns)
+    for part, level in LEVELS.items():
+        counts = [components(preset)[part] for preset in presets.values()]
+        beside = [cell for count in counts[1:] for cell in (count, Ratio.of(count, counts[0]))]
+        table.add(part, counts[0], *beside, level=level, strong=level == 0)
+    return table
 
 
 def runs_of(records: Iterable[Record], group: str) -> Runs:

@@ -14,8 +14,9 @@ from experiments.pages import NOTHING
 from experiments.segmentation import pages as segmentation_pages
 from experiments.segmentation import tables as segmentation_tables
 from experiments.segmentation.plan import PRESETS, SEEDS, STUDY, planned
+from experiments.segmentation.tables import components, parameter_table
 from tcpvit.compare.intervals import leads
-from tcpvit.compare.segmentation import components, parameter_table, performance_table
+from tcpvit.compare.segmentation import performance_table
 from tcpvit.compare.study import Places
 
 # 16×16 images, one block, two epochs: a run takes a second.

@@ -12,10 +12,8 @@ from tcpvit.compare.intervals import percent, seeds_of
 from tcpvit.compare.study import Finished, Places, Planned, Record, Study, curve_of
 from tcpvit.figures.bars import draw_parameter_bars
 from tcpvit.figures.curves import draw_curves
-from tcpvit.figures.style import save_figure
 from tcpvit.models import create_model
-from tcpvit.tables import Cell, Table, Written, render
-from tcpvit.training.checkpoint import write_atomically
+from tcpvit.tables import Cell, Table, Written
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -133,11 +131,7 @@ def write(places: Places) -> list[Path]:
     figures = {f"curves_{name}": figure for name, figure in curves.items() if figure is not None}
     counts = {PAIR[name]: count_parameters(create_model(preset)).components for name, preset in PRESETS.items()}
     figures["parameters"] = draw_parameter_bars(counts)
-    files = [file for name, figure in figures.items() for file in save_figure(figure, places.pages / name)]
-    images = [f"![{name}]({name}.svg)" for name in figures]
-    page = places.pages / "classification.md"
-    write_atomically(page, ("\n\n".join([render([paper_table(records)], "markdown"), *images]) + "\n").encode())
-    return [page, *files]
+    return places.write("classification", paper_table(records), figures)
 
 
 STUDY = Study("classification", planned, measured, write)

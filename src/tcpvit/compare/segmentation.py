@@ -1,9 +1,8 @@
-"""The paper's segmentation experiment (Section 5.2): its pair on Oxford-IIIT Pet, its two tables and figures."""
+"""The paper's segmentation experiment (Section 5.2): its pair on Oxford-IIIT Pet, its table and figures."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
@@ -15,10 +14,8 @@ from tcpvit.data.oxford_pet import CLASSES
 from tcpvit.figures.bars import draw_parameter_bars
 from tcpvit.figures.confusion import draw_confusions
 from tcpvit.figures.curves import draw_curves
-from tcpvit.figures.style import save_figure
 from tcpvit.models import create_model
-from tcpvit.tables import Cell, Ratio, Table, Written, render
-from tcpvit.training.checkpoint import write_atomically
+from tcpvit.tables import Cell, Ratio, Table, Written
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -35,17 +32,9 @@ CURVES = {
     "(b) validation loss": ("val_loss", 1),
     "(c) validation mIoU (%)": ("val_miou", 100),
 }
-# tab:seg_params of the paper: Std-ViT, TCP-ViT.
-PAPER_PARAMETERS = {
-    "total": (1_570_978, 751_586),
-    "backbone": (1_275_072, 455_680),
-    "encoder": (1_188_480, 402_048),
-    "embeddings and tokens": (86_592, 53_632),
-    "decoder": (295_906, 295_906),
-}
-LEVELS = {"total": 0, "backbone": 1, "encoder": 2, "embeddings and tokens": 2, "decoder": 1}
 # tab:seg_performance of the paper: Std-ViT, TCP-ViT and the difference as it is printed there, from numbers with more
 # digits. Its "Background" is our pet, its "Foreground" our background.
+PARAMETERS = (1_570_978, 751_586)
 PAPER = {
     "miou": (87.8, 86.8, -1.0),
     "mdice": (93.5, 92.9, -0.6),
@@ -119,55 +108,14 @@ def performance_table(runs: Runs) -> Table:
             std, tcp, gap = PAPER[metric]
             paper = [Written(f"{std:.1f}"), Written(f"{tcp:.1f}"), Written(signed(gap))]
         table.add(label, *cells, Written(signed(fmean(found))) if found else None, *paper, strong=metric == "miou")
-    counts = PAPER_PARAMETERS["total"]
     ours = [runs[name][0]["parameters"] if runs[name] else None for name in PAIR]
-    table.add("parameters", *ours, Ratio.of(ours[1], ours[0]), *counts, Ratio.of(counts[1], counts[0]))
+    table.add("parameters", *ours, Ratio.of(ours[1], ours[0]), *PARAMETERS, Ratio.of(PARAMETERS[1], PARAMETERS[0]))
     return table
 
 
 def spread_of(runs: Sequence[Record], metric: str) -> Written:
     """The mean in per cent, with the deviation over seeds."""
     return Written(spread([100 * run[metric] for run in runs])) if runs else NOT_RUN
-
-
-@cache
-def components(preset: str) -> dict[str, int]:
-    """The parameters of a segmenter by the rows of tab:seg_params.
-
-    >>> components("tcp_vit_pet")["encoder"]
-    402048
-    """
-    model = create_model(preset)
-    backbone, decoder = count_parameters(model.backbone), int(count_parameters(model.decoder))
-    embeddings = sum(backbone.components[part] for part in ("patch_embed", "cls_token", "pos_embed"))
-    return {
-        "total": int(backbone) + decoder,
-        "backbone": int(backbone),
-        "encoder": int(backbone) - embeddings,
-        "embeddings and tokens": embeddings,
-        "decoder": decoder,
-    }
-
-
-def parameter_table(presets: Mapping[str, str]) -> Table:
-    """tab:seg_params for presets by their label, the first of which is the reference of the ratios."""
-    first, *others = presets
-    columns = ["component", first, *(column for label in others for column in (label, f"/ {first}"))]
-    table = Table("seg_params", "Parameters (tab:seg_params)", columns)
-    for part, level in LEVELS.items():
-        counts = [components(preset)[part] for preset in presets.values()]
-        beside = [cell for count in counts[1:] for cell in (count, Ratio.of(count, counts[0]))]
-        table.add(part, counts[0], *beside, level=level, strong=level == 0)
-    return table
-
-
-def draw_components(presets: Mapping[str, str]) -> Figure:
-    """fig:seg_params: the parameters of presets by their label and component."""
-    leaves = {part: part.replace(" and", "\nand") for part in LEVELS if part not in ("total", "backbone")}
-    parts = {
-        label: {name: components(preset)[part] for part, name in leaves.items()} for label, preset in presets.items()
-    }
-    return draw_parameter_bars(parts, in_column=True)
 
 
 def draw_pair(runs: Runs) -> dict[str, Figure]:
@@ -186,16 +134,11 @@ def _sum(matrices: Sequence[Sequence[Sequence[int]]]) -> list[list[int]]:
 
 
 def write(places: Places) -> list[Path]:
-    """Write `segmentation.md` with the two tables, and the figures that there are records for."""
+    """Write `segmentation.md` with the table, and the figures that there are records for."""
     runs = runs_of(places.records(), "paper")
-    presets = {label: PRESETS[name] for name, label in PAIR.items()}
-    figures = {"parameters": draw_components(presets)} | (draw_pair(runs) if all(runs.values()) else {})
-    files = [file for name, figure in figures.items() for file in save_figure(figure, places.pages / f"seg_{name}")]
-    images = [f"![{name}](seg_{name}.svg)" for name in figures]
-    tables = render([parameter_table(presets), performance_table(runs)], "markdown")
-    page = places.pages / "segmentation.md"
-    write_atomically(page, ("\n\n".join([tables, *images]) + "\n").encode())
-    return [page, *files]
+    counts = {PAIR[name]: count_parameters(create_model(preset)).components for name, preset in PRESETS.items()}
+    figures = {"parameters": draw_parameter_bars(counts)} | (draw_pair(runs) if all(runs.values()) else {})
+    return places.write("segmentation", performance_table(runs), figures)
 
 
 STUDY = Study("segmentation", planned, measured, write)

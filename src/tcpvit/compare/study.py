@@ -9,18 +9,23 @@ from __future__ import annotations
 import fnmatch
 import json
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tcpvit.compare.compare import check_same, train_once
 from tcpvit.data.registry import SOURCES, find_dataset
 from tcpvit.errors import did_you_mean
+from tcpvit.figures.style import save_figure
 from tcpvit.progress import Progress
+from tcpvit.tables import Table, render
 from tcpvit.training import Recipe, load_recipe
 from tcpvit.training.checkpoint import write_atomically
 from tcpvit.training.run import Busy, RunFolder, read_json
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Record = dict[str, Any]  # what a JSON file of results holds
 OF_EVERY_RECORD = ("key", "group", "name", "model", "parameters", "epochs", "seed", "recipe", "changes", "command")
@@ -110,6 +115,14 @@ class Places:
     def records(self) -> list[Record]:
         """All of them, in the order of their names."""
         return [_read_record(file) for file in sorted(self.results.glob("*.json"))]
+
+    def write(self, name: str, table: Table, figures: Mapping[str, Figure]) -> list[Path]:
+        """Write the figures, and a page NAME.md with the table that shows them."""
+        files = [file for stem, figure in figures.items() for file in save_figure(figure, self.pages / stem)]
+        parts = [render([table], "markdown"), *(f"![{stem}]({stem}.svg)" for stem in figures)]
+        page = self.pages / f"{name}.md"
+        write_atomically(page, ("\n\n".join(parts) + "\n").encode())
+        return [page, *files]
 
 
 def _read_record(file: Path) -> Record:
