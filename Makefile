@@ -2,6 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+BENCHMARKS := algebra classification long_tubes models segmentation tensorize training
 RECENT := import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer is needed: make PYTHON=python3.12")
 
 .PHONY: help setup demo test test-all sanitize lint bench docs clean
@@ -47,7 +48,7 @@ lint: setup      ## ruff and mypy
 	$(BIN)/mypy
 
 bench: .venv/.bench  ## side by side with peers; writes results/bench
-	@set -e; for file in benchmarks/*.py; do echo "$$file"; $(BIN)/python "$$file"; done
+	@set -e; for name in $(BENCHMARKS); do echo "$$name"; $(BIN)/python -m benchmarks.$$name; done
 
 docs: .venv/.docs  ## build the documentation into site/, without warnings
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -1,7 +1,7 @@
 """The algebra side by side with mprod-package, a plain loop over slices and the bare torch calls on the same slices.
 
-    python benchmarks/algebra.py             every size, on one thread and on two; writes results/bench/algebra.json
-    python benchmarks/algebra.py --quick     some sizes, for a first look; writes nothing unless --json names a file
+    python -m benchmarks.algebra             every size, on one thread and on two; writes results/bench/algebra.json
+    python -m benchmarks.algebra --quick     some sizes, for a first look; writes nothing unless --json names a file
 
 All contenders of a row run in turns in one process, and the best of many times counts. Single precision throughout.
 """
@@ -294,7 +294,7 @@ def main() -> None:
     if path is not None:
         packages = ("tcpvit", "torch", "numpy", "scipy", "mprod-package")
         record = {
-            "command": f"python benchmarks/algebra.py{' --quick' if options.quick else ''} --seconds {seconds:g}",
+            "command": f"python -m benchmarks.algebra{' --quick' if options.quick else ''} --seconds {seconds:g}",
             "date": date.today().isoformat(),
             "versions": {package: version(package) for package in packages},
             "processor": torch.backends.cpu.get_cpu_capability(),

@@ -1,8 +1,8 @@
 """Time an image of every model of the classification study, in one interleaved run: the frontier's second axis.
 
-    python benchmarks/classification.py [--seconds 60]
+    python -m benchmarks.classification [--seconds 60]
 
-Writes results/bench/classification.json, from which `tcpvit reproduce classification --pages-only` draws.
+Writes results/bench/classification.json, from which `python -m experiments classification --pages-only` draws.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def main() -> None:
     ]
     asked.out.parent.mkdir(parents=True, exist_ok=True)
     about = {"batch": BATCH, "threads": 1, "seconds": asked.seconds, "torch": torch.__version__}
-    about |= {"command": "python benchmarks/classification.py", "machine": platform.machine()}
+    about |= {"command": "python -m benchmarks.classification", "machine": platform.machine()}
     asked.out.write_text(json.dumps({"about": about, "rows": rows}, indent=1) + "\n", encoding="utf-8")
     table = Table("times", "Milliseconds an image, one thread", ["model", "parameters", "forward", "forward+backward"])
     for row in rows:

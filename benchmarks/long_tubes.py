@@ -1,10 +1,10 @@
 """How to multiply many small slices: the products of a hyperspectral encoder (C = 200, d = 25) in several arrangements.
 
-    python benchmarks/long_tubes.py
+    python -m benchmarks.long_tubes
 
-Writes results/bench/long_tubes.json, which docs/write_speed.py shows. All ways run in turns in one process and the best
-of many times counts. `n in one` puts n slices into one product with a block-diagonal weight, which is larger but
-multiplies n - 1 blocks of zeros for each that is not; moving the slices into that layout is not counted.
+Writes results/bench/long_tubes.json, which docs/results/speed_tables.md shows. All ways run in turns in one process and
+the best of many times counts. `n in one` puts n slices into one product with a block-diagonal weight, which is larger
+but multiplies n - 1 blocks of zeros for each that is not; moving the slices into that layout is not counted.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def main() -> None:
     rows = [row for threads in options.threads for row in measure(threads, options.seconds)]
     commit = subprocess.run(["git", "describe", "--always", "--dirty=+"], capture_output=True, text=True, check=False)
     content = {
-        "command": "python benchmarks/long_tubes.py",
+        "command": "python -m benchmarks.long_tubes",
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         "commit": commit.stdout.strip() or None,
         "torch": torch.__version__,

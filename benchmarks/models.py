@@ -1,11 +1,12 @@
 """Whole models side by side with timm's, vit-pytorch's and Hugging Face's: the whole grid behind docs/speed.md.
 
-    python benchmarks/models.py --seconds 0.6    writes results/bench/models.json, in about half an hour
-    python docs/write_speed.py                   writes the tables and figures of docs/speed.md from it
+    python -m benchmarks.models --seconds 0.6     writes results/bench/models.json, in about half an hour
+    python -m benchmarks.models --parts components --out results/bench/components.json
+    python -m benchmarks.speed.pages              writes the tables and figures of docs/speed.md
 
-Every piece is written as it ends, and the same command goes on where it was interrupted. `tcpvit bench` measures any
-part of it, and more (compiled bfloat16). Waiting threads spin here, as they do for whoever uses the library: that is
-faster on a quiet machine. The command line lets them sleep (OMP_WAIT_POLICY=PASSIVE), which a busy one needs.
+Every piece is written as it ends, and the same command resumes where it was interrupted. `tcpvit bench` is the small
+form of it. Waiting threads spin here, as they do for whoever uses the library: that is faster on a quiet machine. The
+command line lets them sleep (OMP_WAIT_POLICY=PASSIVE), which a busy one needs.
 """
 
 from __future__ import annotations
@@ -15,15 +16,11 @@ import os
 import time
 from pathlib import Path
 
-from benchmarks.speed.clock import Setting
-from benchmarks.speed.contenders import SHAPES
-from benchmarks.speed.verb import make_plan, run_plan
+from benchmarks.speed.clock import Setting, compiler_problem
+from benchmarks.speed.plan import PLANS, make_plan, run_plan
+from tcpvit.analysis.bench import PRECISIONS, SHAPES
 
 PARTS = ["memory", "components", "growth", "time"]
-SETTINGS = [
-    *(Setting(threads, precision) for precision in ("float32", "bfloat16") for threads in (1, 2)),
-    *(Setting(threads, compiled=True) for threads in (1, 2)),
-]
 
 
 def settle(seconds: float = 120) -> None:
@@ -33,16 +30,29 @@ def settle(seconds: float = 120) -> None:
         time.sleep(1)
 
 
-def main() -> None:
+def settings(compiled: bool) -> list[Setting]:
+    """One and two threads: eager in both precisions, and compiled in float32."""
+    eager = [Setting(threads, precision) for precision in PRECISIONS for threads in (1, 2)]
+    return eager + ([Setting(threads, compiled=True) for threads in (1, 2)] if compiled else [])
+
+
+def main(words: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("shapes", nargs="*", default=list(SHAPES), help=f"some of {', '.join(SHAPES)}; all by default")
+    parser.add_argument("--parts", nargs="+", choices=PLANS, default=PARTS)
     parser.add_argument("--seconds", type=float, default=2.0, help="how long each comparison runs")
     parser.add_argument("--out", type=Path, default=Path("results/bench/models.json"))
-    options = parser.parse_args()
+    options = parser.parse_args(words)
+    if unknown := set(options.shapes) - set(SHAPES):
+        parser.error(f"no shape is called {', '.join(sorted(unknown))}; known: {', '.join(SHAPES)}")
+    problem = compiler_problem() if "time" in options.parts else None
+    if problem:
+        print(problem)
     settle()
-    plan = make_plan(options.shapes, PARTS, SETTINGS, peers=True, seconds=options.seconds)
+    plan = make_plan(options.shapes, options.parts, settings(problem is None), peers=True, seconds=options.seconds)
     shapes = "" if options.shapes == list(SHAPES) else f" {' '.join(options.shapes)}"
-    run_plan(plan, f"python benchmarks/models.py{shapes} --seconds {options.seconds:g}", options.out, json=False)
+    parts = "" if options.parts == PARTS else f" --parts {' '.join(options.parts)}"
+    run_plan(plan, f"python -m benchmarks.models{shapes}{parts} --seconds {options.seconds:g}", options.out)
 
 
 if __name__ == "__main__":

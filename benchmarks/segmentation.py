@@ -1,6 +1,6 @@
 """Time of a segmenter by part, backbone and decoder, beside what its FLOPs promise.
 
-    python benchmarks/segmentation.py             writes results/bench/segmentation.json, in some minutes
+    python -m benchmarks.segmentation             writes results/bench/segmentation.json, in some minutes
 
 Times are those of the thread (`time.thread_time`), the best of several turns that the models take one after the other:
 a busy machine spoils them little, and no model alone.
@@ -113,7 +113,7 @@ def main() -> None:
             epoch = round(times[name]["step"] / 1e3 * IMAGES / options.batch)
             row = {"model": name, "precision": precision, "flops": flops, "bound_ms": bound}
             rows.append({**row, "ms": {**times[name], "epoch_seconds": epoch}})
-    about = facts("python benchmarks/segmentation.py") | {"batch": options.batch, "threads": 1}
+    about = facts("python -m benchmarks.segmentation") | {"batch": options.batch, "threads": 1}
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
 

@@ -1,7 +1,7 @@
 """Drop-ins and encoder mode side by side with the dense originals, tensorly-torch and plain structured layers.
 
-    python benchmarks/tensorize.py                                one thread, some minutes
-    python benchmarks/tensorize.py --threads 1 2 --seconds 6      the whole of it, about half an hour
+    python -m benchmarks.tensorize                                one thread, some minutes
+    python -m benchmarks.tensorize --threads 1 2 --seconds 6      the whole of it, about half an hour
 
 Both write results/bench/tensorize.json, or what --json names. All contenders of a row run in turns in one process, and
 the best of many times counts. Structured layers have as many weights as the c-product layer beside them. A speed-up is
@@ -223,51 +223,11 @@ def tables(rows: list[Row]) -> list[Table]:
     return list(found.values())
 
 
-def targets(layer_rows: list[Row], model_rows: list[Row]) -> dict[str, dict[str, Any]]:
-    """What the issue asks for, each with its worst case."""
-    wide = [r for r in layer_rows if r.contender == DROP_IN and r.tube >= 3 and int(r.of.split()[0]) >= 384]
-    encoders = [r for r in model_rows if r.contender.startswith(f"{ENCODER}, C")]
-    whole = [r for r in model_rows if r.contender.startswith(DROP_IN) and r.tube >= 3 and "tiny" not in r.of]
-    return {
-        "drop-in layer at least as fast as dense, width ≥ 384, C ≥ 3": _worst(wide, 1.0, _speedup),
-        "drop-in model at least as fast as dense, width ≥ 384, C ≥ 3": _worst(whole, 1.0, _speedup),
-        "encoder mode at 80 % of the FLOPs promise": _worst(encoders, 0.8, lambda r: _speedup(r) / (r.promise or 1)),
-        "drop-in layer ahead of tensorly-torch": _worst(*_against_tensorly(layer_rows)),
-    }
-
-
-def _speedup(row: Row) -> float:
-    return min(row.forward_speedup, row.training_speedup)
-
-
-def _against_tensorly(rows: list[Row]) -> tuple[list[Row], float, Callable[[Row], float]]:
-    best: dict[Any, tuple[float, float]] = {}
-    for row in rows:
-        if "tensorly" in row.contender:
-            key = (row.threads, row.of, row.tube)
-            old = best.get(key, (float("inf"), float("inf")))
-            best[key] = min(old[0], row.forward_ms), min(old[1], row.training_ms)
-
-    def lead(row: Row) -> float:
-        forward, training = best[row.threads, row.of, row.tube]
-        return min(forward / row.forward_ms, training / row.training_ms)
-
-    return [row for row in rows if row.contender == DROP_IN], 1.0, lead
-
-
-def _worst(rows: list[Row], target: float, value: Callable[[Row], float]) -> dict[str, Any]:
-    if not rows:
-        return {"target": target, "worst": None, "met": None}
-    worst = min(rows, key=value)
-    where = f"{worst.of}, {worst.contender.partition(', C')[0]}, C = {worst.tube}, threads: {worst.threads}"
-    return {"target": target, "worst": round(value(worst), 3), "where": where, "met": value(worst) >= target}
-
-
 def facts() -> dict[str, Any]:
     commit = subprocess.run(["git", "describe", "--always", "--dirty=+"], capture_output=True, text=True, check=False)
     packages = ("torch", "timm", "tensorly", "tensorly-torch")
     return {
-        "command": "python " + " ".join(sys.argv),
+        "command": " ".join(["python -m benchmarks.tensorize", *sys.argv[1:]]),
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         "commit": commit.stdout.strip() or None,
         "versions": {"Python": platform.python_version(), **{name: version(name) for name in packages}},
@@ -296,18 +256,14 @@ def main() -> None:
     for threads in options.threads:  # what is done is kept
         layer_rows += measure_layers(options.widths, threads, options.seconds)
         model_rows += measure_models(options.models, options.batch, threads, options.seconds)
-        reached = targets(layer_rows, model_rows)
         content = {
             **facts(),
             **settings,
-            "targets": reached,
             "layers": [asdict(r) for r in layer_rows],
             "models": [asdict(r) for r in model_rows],
         }
         options.json.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
     show(tables(layer_rows + model_rows))
-    for name, outcome in reached.items():
-        print(f"{name}: worst {outcome['worst']} of {outcome['target']} ({outcome.get('where')})")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ For std_vit_cifar and tcp_vit_cifar, in one interleaved run on CIFAR-shaped imag
 - vit-pytorch: its ViT of the same shape, with that DataLoader and a plain loop.
 And the input pipelines alone.
 
-    python benchmarks/training.py [--images 2048] [--threads 1] [--out results/bench/training.json]
+    python -m benchmarks.training [--images 2048] [--threads 1] [--out results/bench/training.json]
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("results/bench/training.json"))
     options = parser.parse_args()
     record: dict[str, object] = {
-        "command": f"python benchmarks/training.py --images {options.images} --seconds {options.seconds:g}",
+        "command": f"python -m benchmarks.training --images {options.images} --seconds {options.seconds:g}",
         "tcpvit": tcpvit.__version__,
         "torch": torch.__version__,
         "processor": platform.processor() or platform.machine(),

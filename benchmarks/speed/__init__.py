@@ -1,5 +1,1 @@
 """Speed of whole models, of which the paper shows none: time, memory, growth, and where the time goes."""
-
-from benchmarks.speed.verb import bench
-
-__all__ = ["bench"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -13,13 +12,11 @@ from tempfile import TemporaryDirectory
 import torch
 from torch import Tensor, nn
 
-from benchmarks.speed.contenders import PAPER, PLAIN, SLICE, STD, Shape
+from benchmarks.speed.contenders import PAPER, PLAIN
 from tcpvit.analysis import count_flops
-from tcpvit.layers import TBlock
-from tcpvit.models import VisionTransformer
+from tcpvit.analysis.bench import SLICE, STD, Shape, for_inference, forward_step, training_step
 from tcpvit.timing import interleaved, using_threads
 
-PRECISIONS = ("float32", "bfloat16")
 PEAK = "one matrix product"
 PEAK_SIZE = 1024
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
@@ -118,40 +115,6 @@ def _times(
         steps = {model: step(net, images, setting.precision) for model, net in nets.items()}
         compile_s = {model: round(_seconds(run), 2) for model, run in steps.items()} if setting.compiled else {}
         return interleaved({**steps, PEAK: _matrix_product(setting.precision)}, seconds), compile_s
-
-
-def for_inference(model: nn.Module) -> nn.Module:
-    """In eval mode; of a TCP-ViT a copy whose norms are folded into what reads them."""
-    if isinstance(model, VisionTransformer) and isinstance(model.blocks[0], TBlock):
-        return copy.deepcopy(model).fuse_()
-    return model.eval()
-
-
-def forward_step(model: nn.Module, images: Tensor, precision: str = "float32") -> Callable[[], object]:
-    """A call that runs the model on the images, as one does to predict."""
-
-    def run() -> object:
-        with torch.inference_mode(), autocast(precision):
-            return model(images)
-
-    return run
-
-
-def training_step(model: nn.Module, images: Tensor, precision: str = "float32") -> Callable[[], object]:
-    """A call that runs forward and backward; the gradients go at once, so that many models fit into memory."""
-
-    def run() -> None:
-        with autocast(precision):
-            logits = model(images)
-        logits.float().square().mean().backward()
-        model.zero_grad(set_to_none=True)
-
-    return run
-
-
-def autocast(precision: str) -> torch.autocast:
-    """Mixed precision, or nothing for float32."""
-    return torch.autocast("cpu", torch.bfloat16, enabled=precision == "bfloat16")
 
 
 def _matrix_product(precision: str) -> Callable[[], object]:

@@ -14,8 +14,7 @@ import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from benchmarks.speed.clock import forward_step, training_step
-from benchmarks.speed.contenders import Shape
+from tcpvit.analysis.bench import Shape, forward_step, training_step
 from tcpvit.layers import HatTransform
 from tcpvit.timing import using_threads
 

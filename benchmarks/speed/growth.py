@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from benchmarks.speed.clock import training_step
-from benchmarks.speed.contenders import SLICE, STD, Shape, build
+from benchmarks.speed.contenders import build
 from tcpvit.analysis import count_flops
+from tcpvit.analysis.bench import SLICE, STD, Shape, training_step
 from tcpvit.timing import interleaved, using_threads
 
 # One block on 8×8 = 64 patches; one of the four is changed at a time.

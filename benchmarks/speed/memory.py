@@ -20,8 +20,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from benchmarks.speed.contenders import SHAPES, Shape, build
+from benchmarks.speed.contenders import build
 from tcpvit.analysis import count_memory
+from tcpvit.analysis.bench import SHAPES, Shape
 
 STEPS = 3  # the moments come with the first, everything is there together in the second
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from benchmarks.speed.clock import Measurement, Setting
 from benchmarks.speed.components import COMPONENTS, Components
-from benchmarks.speed.contenders import SHAPES, STD
 from benchmarks.speed.growth import BASE, Growth
 from benchmarks.speed.memory import Footprint
+from tcpvit.analysis.bench import SHAPES, STD
 from tcpvit.tables import Bytes, Ratio, Table, Written
 
 

@@ -1,80 +1,78 @@
-"""What the runs of the classification study are called, and what is asked of them."""
+"""What the runs of the classification study are called, and which of them are compared.
+
+TCP-ViT+ is `tcp_vit_cifar_plus`: joint attention and a c-product patch embedding. "slice rate ×C": slice-wise weights
+have C times the learning rate of the others (`optimizer.slice_lr_scale`). "sub-patch": the tube runs through the 2×2
+parts of a patch instead of the channels, all slices share their weights, and a learned 4×4 matrix mixes them.
+"""
 
 from __future__ import annotations
 
-LEGEND = (
-    "**J**: joint attention and a c-product patch embedding (`t_linear`). **F**: slice-wise weights learn C times as "
-    "fast as the others (`optimizer.slice_lr_scale=full`). **D**: all weight decay is divided by C. **S**: the tube "
-    "runs through the 2×2 parts of a patch instead of the channels, the four slices, 28 wide, share all weights, and "
-    "in each linear map a learned 4×4 matrix mixes them, starting at a random rotation; joint attention, 7 heads. "
-    "`tcp_vit_cifar_plus` is J, `tcp_vit_cifar_wide` is J at width 81 with 3 heads a slice; a preset is a model, and "
-    "each table says how fast its slices learn."
-)
 LABELS = {
-    "fine": "S",
-    "fine-apart": "S, not mixed",
-    "fine-slice": "S, attention slice by slice",
-    "fine-identity": "S, no transform",
-    "fine-heads-4": "S, 4 heads a slice",
-    "fine-channels": "S, but the channels are the tube",
-    "fine-own": "S, but own weights for each slice, 12 wide, 5 blocks, 4 heads a slice",
-    "large-fine": "S, slices 48 wide, 6 heads a slice",
+    "fine": "TCP-ViT sub-patch",
+    "fine-apart": "TCP-ViT sub-patch, not mixed",
+    "fine-slice": "TCP-ViT sub-patch, attention slice by slice",
+    "fine-identity": "TCP-ViT sub-patch, no transform",
+    "fine-heads-4": "TCP-ViT sub-patch, 4 heads a slice",
+    "fine-channels": "TCP-ViT sub-patch, but the channels are the tube",
+    "fine-own": "TCP-ViT sub-patch, but own weights for each slice, 12 wide, 5 blocks, 4 heads a slice",
+    "large-fine": "TCP-ViT sub-patch, slices 48 wide, 6 heads a slice",
     "std-27-patch-2": "Std-ViT, width 27, patches of 2×2",
     "std": "Std-ViT, width 48",
-    "std-less-decay": "Std-ViT, width 48, a third of the decay",
+    "std-less-decay": "Std-ViT, width 48, weight decay / 3",
     "std-28": "Std-ViT, width 28: the dense ViT of TCP-ViT's size",
-    "std-28-less-decay": "Std-ViT, width 28, a third of the decay",
+    "std-28-less-decay": "Std-ViT, width 28, weight decay / 3",
     "paper": "TCP-ViT as in the paper",
+    "paper-norm": "TCP-ViT as in the paper, one norm over all slices",
     "tcp": "TCP-ViT as in the paper",  # where it is one of the paper's pair
-    "spatial": "the paper's, GELU in the spatial domain",
-    "joint-none": "the paper's, joint attention",
-    "t-linear": "the paper's, t_linear patch embedding",
-    "paper-full-lr": "the paper's, F",
-    "joint": "J",
-    "joint-spatial": "J, spatial GELU",
-    "joint-shuffle": "J, shuffle",
-    "joint-mix": "J, mix from rotations",
-    "joint-mix-norm": "J, mix from rotations, joint norm",
-    "two-factor": "J, two-factor maps",
-    "joint-sqrt-lr": "J, slices learn √C times as fast",
-    "joint-full-lr": "J, F",
-    "mix-identity": "J, mix from rotations, no transform",
-    "mix-haar": "J, mix from rotations, Haar",
-    "mix-learned": "J, mix from rotations, learned transform",
-    "mix-data": "J, mix from rotations, data-driven transform",
-    "joint-heads-2": "J, 2 heads a slice",
-    "joint-heads-8": "J, 8 heads a slice",
-    "fast-less-decay": "J, F, D",
-    "fast-identity": "J, F, no transform",
-    "fast-haar": "J, F, Haar",
-    "fast-learned": "J, F, learned transform",
-    "fast-data": "J, F, data-driven transform",
-    "fast-shallow": "J, F, width 54, 3 blocks, 3 heads a slice",
-    "fast-deep": "J, F, width 42, 5 blocks, 2 heads a slice",
-    "fast-heads-2": "J, F, 2 heads a slice",
-    "fast-heads-8": "J, F, 8 heads a slice",
-    "fast-two-factor": "J, two-factor maps, slices learn 2C times as fast",
-    "fast-two-factor-sqrt": "J, two-factor maps, slices learn √(2C) times as fast",
-    "fast-shuffle": "J, F, shuffle",
-    "fast-norm": "J, F, joint norm",
-    "fast-norm-shuffle": "J, F, joint norm, shuffle",
-    "fast-mix": "J, F, mix from rotations",
-    "fast-mix-start": "J, F, mix from the identity",
-    "fast-spatial": "J, F, spatial GELU",
-    "fast-slice": "the paper's, t_linear patch embedding, F",
-    "fast-none": "the paper's, joint attention, F",
-    "fast-partial": "J, F, width 45, 5 % of the features read all slices",
-    "fast-wide-72x6": "width 72, tube 6, 3 blocks, joint attention, F, mix from rotations, joint norm",
-    "fast-deep-64x8": "width 64, tube 8, 5 blocks, joint attention, F, mix from rotations, joint norm",
-    "sqrt-wide-72x6": "width 72, tube 6, 3 blocks, joint attention, √C, mix from rotations, joint norm",
-    "sqrt-deep-64x8": "width 64, tube 8, 5 blocks, joint attention, √C, mix from rotations, joint norm",
-    "large-81x3": "J, F, width 81, 3 heads a slice",
-    "large-sqrt": "J, width 81, 3 heads a slice, slices learn √C times as fast",
-    "large-less-decay": "J, F, D, width 81, 3 heads a slice",
-    "large-63x3": "J, F, width 63, 7 blocks, 3 heads a slice",
-    "large-deep": "J, F, 12 blocks",
-    "large-54x9": "J, F, width 54, 9 blocks, 3 heads a slice",
-    "sqrt-36x7": "J, width 36, 7 blocks, 3 heads a slice, slices learn √C times as fast",
+    "spatial": "TCP-ViT as in the paper, GELU in the spatial domain",
+    "joint-none": "TCP-ViT as in the paper, joint attention",
+    "t-linear": "TCP-ViT as in the paper, t_linear patch embedding",
+    "paper-full-lr": "TCP-ViT as in the paper, slice rate ×C",
+    "joint": "TCP-ViT+",
+    "joint-spatial": "TCP-ViT+, spatial GELU",
+    "joint-shuffle": "TCP-ViT+, shuffle",
+    "joint-mix": "TCP-ViT+, mix from rotations",
+    "joint-mix-norm": "TCP-ViT+, mix from rotations, one norm over all slices",
+    "two-factor": "TCP-ViT+, two-factor maps",
+    "joint-sqrt-lr": "TCP-ViT+, slice rate ×√C",
+    "joint-full-lr": "TCP-ViT+, slice rate ×C",
+    "mix-identity": "TCP-ViT+, mix from rotations, no transform",
+    "mix-haar": "TCP-ViT+, mix from rotations, Haar",
+    "mix-learned": "TCP-ViT+, mix from rotations, learned transform",
+    "mix-data": "TCP-ViT+, mix from rotations, data-driven transform",
+    "joint-heads-2": "TCP-ViT+, 2 heads a slice",
+    "joint-heads-8": "TCP-ViT+, 8 heads a slice",
+    "fast-less-decay": "TCP-ViT+, slice rate ×C, weight decay / C",
+    "fast-identity": "TCP-ViT+, slice rate ×C, no transform",
+    "fast-haar": "TCP-ViT+, slice rate ×C, Haar",
+    "fast-learned": "TCP-ViT+, slice rate ×C, learned transform",
+    "fast-data": "TCP-ViT+, slice rate ×C, data-driven transform",
+    "fast-shallow": "TCP-ViT+, slice rate ×C, width 54, 3 blocks, 3 heads a slice",
+    "fast-deep": "TCP-ViT+, slice rate ×C, width 42, 5 blocks, 2 heads a slice",
+    "fast-heads-2": "TCP-ViT+, slice rate ×C, 2 heads a slice",
+    "fast-heads-8": "TCP-ViT+, slice rate ×C, 8 heads a slice",
+    "fast-two-factor": "TCP-ViT+, two-factor maps, slice rate ×2C",
+    "fast-two-factor-sqrt": "TCP-ViT+, two-factor maps, slice rate ×√(2C)",
+    "fast-shuffle": "TCP-ViT+, slice rate ×C, shuffle",
+    "fast-norm": "TCP-ViT+, slice rate ×C, one norm over all slices",
+    "fast-norm-shuffle": "TCP-ViT+, slice rate ×C, one norm over all slices, shuffle",
+    "fast-mix": "TCP-ViT+, slice rate ×C, mix from rotations",
+    "fast-mix-start": "TCP-ViT+, slice rate ×C, mix from the identity",
+    "fast-spatial": "TCP-ViT+, slice rate ×C, spatial GELU",
+    "fast-slice": "TCP-ViT as in the paper, t_linear patch embedding, slice rate ×C",
+    "fast-none": "TCP-ViT as in the paper, joint attention, slice rate ×C",
+    "fast-partial": "TCP-ViT+, slice rate ×C, width 45, 5 % of the features read all slices",
+    "fast-wide-72x6": "TCP-ViT+, slice rate ×C, width 72, tube 6, 3 blocks, mix from rotations, one norm",
+    "fast-deep-64x8": "TCP-ViT+, slice rate ×C, width 64, tube 8, 5 blocks, mix from rotations, one norm",
+    "sqrt-wide-72x6": "TCP-ViT+, slice rate ×√C, width 72, tube 6, 3 blocks, mix from rotations, one norm",
+    "sqrt-deep-64x8": "TCP-ViT+, slice rate ×√C, width 64, tube 8, 5 blocks, mix from rotations, one norm",
+    "large-81x3": "TCP-ViT+ wide (width 81, 3 heads a slice), slice rate ×C",
+    "large-sqrt": "TCP-ViT+ wide, slice rate ×√C",
+    "large-less-decay": "TCP-ViT+ wide, slice rate ×C, weight decay / C",
+    "large-63x3": "TCP-ViT+, slice rate ×C, width 63, 7 blocks, 3 heads a slice",
+    "large-deep": "TCP-ViT+, slice rate ×C, 12 blocks",
+    "large-54x9": "TCP-ViT+, slice rate ×C, width 54, 9 blocks, 3 heads a slice",
+    "sqrt-36x7": "TCP-ViT+, width 36, 7 blocks, 3 heads a slice, slice rate ×√C",
     "std-32x9": "Std-ViT, width 32, 9 blocks",
     "std-20x8": "Std-ViT, width 20, 8 blocks",
 }
@@ -113,13 +111,14 @@ FACTORS = (
 )
 PLUS, WIDE, FINE = "joint-full-lr", "large-81x3", "fine"
 NO_TRANSFORM = "no transform instead of the DCT"
-TRANSFORMS = {  # changes of it: in a sentence
-    "Haar instead of the DCT": "Haar",
-    "a learned transform that starts at the DCT": "a learned one",
-    "the data's own transform instead of the DCT": "the data's own",
-}
-# The same round J, by short runs: what is changed, from which run to which. Two factors are compared at the same scale
-# of the slices' rate.
+TRANSFORMS = (
+    NO_TRANSFORM,
+    "Haar instead of the DCT",
+    "a learned transform that starts at the DCT",
+    "the data's own transform instead of the DCT",
+)
+# The same round TCP-ViT+, by short runs: what is changed, from which run to which. Two factors are compared at the
+# same scale of the slices' rate.
 CHANGES = (
     ("attention slice by slice", PLUS, "fast-slice"),
     ("no patch embedding", PLUS, "fast-none"),
@@ -149,7 +148,7 @@ CHANGES = (
     ("width 72 with tube 6 and 3 blocks, mixed, a norm over all slices, √C times as fast", PLUS, "sqrt-wide-72x6"),
     ("width 64 with tube 8 and 5 blocks, mixed, a norm over all slices, √C times as fast", PLUS, "sqrt-deep-64x8"),
 )
-# The same round S, all of about its parameters.
+# The same round the sub-patch model, all of about its parameters.
 CHANGES_OF_FINE = (
     ("slices are not mixed", FINE, "fine-apart"),
     ("attention slice by slice", FINE, "fine-slice"),
@@ -167,12 +166,15 @@ DEPTHS = (
     ("`tcp_vit_cifar_wide`: 12 blocks of width 48 instead of 4 of width 81", WIDE, "large-deep"),
     ("dense, Std-ViT's parameters: 9 blocks of width 32 instead of 4 of width 48", "std", "std-32x9"),
 )
-PRESETS = {"std": "std_vit_cifar", "paper": "tcp_vit_cifar", PLUS: "tcp_vit_cifar_plus", WIDE: "tcp_vit_cifar_wide"}
-FINALISTS = ("fine", "large-fine", "joint-sqrt-lr", "joint-full-lr", "std", "std-28", "large-81x3", "paper")
-TARGETS = {  # of one model against another: in words, and by how many points
-    (PLUS, "std-28"): ("at most 44.5K parameters: 3 points ahead of the dense ViT of that size", 3.0),
-    (PLUS, "std"): ("the same within 2 points of Std-ViT", -2.0),
-    (WIDE, "std"): ("with Std-ViT's parameters: 2 points ahead of it", 2.0),
+FINALISTS = (
+    *("fine", "large-fine", "joint-sqrt-lr", "joint-full-lr", "std", "std-28", "large-81x3"),
+    *("paper", "paper-norm"),
+)
+PRESETS = {  # in the README, where people look for what to use
+    "std": "`std_vit_cifar`, dense",
+    "std-28": "the same, 28 wide: the dense ViT of TCP-ViT's size",
+    "paper": "`tcp_vit_cifar`, as in the paper",
+    "paper-norm": "the same, one norm over all slices",
+    PLUS: "`tcp_vit_cifar_plus`: joint attention, c-product patch embedding",
+    WIDE: "`tcp_vit_cifar_wide`: the same, 81 wide, 3 heads a slice",
 }
-PAPER_EPOCHS = 150
-QUOTED = {"cifar10": (61.8, 63.6), "svhn": (49.8, 63.8), "stl10": (52.5, 55.9), "full": (78.7, 73.4)}

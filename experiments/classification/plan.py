@@ -1,6 +1,6 @@
 """The classification study (paper, Section 6.1, and our own): what closes the gap between TCP-ViT and Std-ViT.
 
-Its parts, in the order of worth:
+Its parts, the most important first:
 
 - `screen`: 4 epochs of 45,000 training images, measured on the other 5,000: chooses what is worth longer runs;
 - `rate`: the learning rate of the models that matter most, chosen the same way, and one change at a time round the
@@ -18,18 +18,19 @@ Its parts, in the order of worth:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from itertools import product
 
 from experiments.classification.labels import FINALISTS
-from experiments.classification.page import write
-from tcpvit.compare.study import FAST, Finished, Planned, Record, Study
+from experiments.classification.pages import write
+from tcpvit.compare.classification import MODELS, PARTS, SEEDS, measured, pairs
+from tcpvit.compare.classification import planned as planned_in_the_paper
+from tcpvit.compare.study import Planned, Study
 
 FULL, PAPER, TUNED = "cifar-classification", "paper-classification", "tuned-classification"
+FAST = ("optimizer.slice_lr_scale=full",)  # a slice has 1/C of the inputs of a dense layer, and learns C times as fast
 HELD_OUT = ("data.options.val_fraction=0.1",)
 SHORT, LONG = "schedule.epochs=4", "schedule.epochs=30"
-STD = ("model.name=std_vit_cifar",)
-SEEDS = range(3)
+STD = MODELS["std"]
 
 
 def tcp(**options: object) -> tuple[str, ...]:
@@ -60,13 +61,14 @@ def fine(width: int, heads: int, coupling: str = "shared,mix:rotation", **option
     return tcp(**shape | options, coupling=coupling)
 
 
-# At most 44.5K parameters (but for `std`), in the order of worth.
+# At most 44.5K parameters (but for `std`), the most important first.
 SMALL: dict[str, tuple[str, ...]] = {
     "std": STD,
     "joint": JOINT,
     "joint-full-lr": (*JOINT, *FAST),
     "std-28": (*STD, "model.options.embed_dim=28"),
     "paper": (),
+    "paper-norm": tcp(coupling="norm"),
     "fine": fine(112, 7),
     "fine-apart": fine(112, 7, "shared"),
     "fine-channels": fine(84, 7, patch_embed="t_linear", tube=3),
@@ -140,17 +142,29 @@ DEEP: dict[str, tuple[str, ...]] = {
 
 SCREENED = (
     *("fine", "joint-mix", "joint-mix-norm", "joint-full-lr", "fast-wide-72x6", "fast-mix", "std-28", "std", "joint"),
+    *("paper", "paper-norm"),
     *LARGE,
 )
-RATED = ("fine", "std", "std-28", "joint-full-lr", "fast-identity", *LARGE)  # whose rate is chosen
+RATED = (
+    "fine",
+    "std",
+    "std-28",
+    "joint-full-lr",
+    "fast-identity",
+    "paper",
+    "paper-norm",
+    *LARGE,
+)  # whose rate is chosen
 # One change each to fine and to joint-full-lr, at their rate; and to the dense models what is no change of a c-product.
 VARIED = (
     *(name for name in SMALL if name.startswith(("fine-", "fast-", "sqrt-")) and name not in RATED),
     *("std-27-patch-2", "joint", "joint-sqrt-lr", "two-factor", "std-less-decay", "std-28-less-decay"),
 )
+EXTRA_RATES = (("large-81x3", 0.0015), ("paper", 0.024), ("paper-norm", 0.024))  # where the best was the last tried
 RATES = (0.006, 0.012)  # beside the recipe's own 0.003, which `screen` has
-# Each model at its own rate, the best of its short runs; `paper` takes that of `joint-full-lr`.
-OWN_RATE = {"std": 0.006, "std-28": 0.006, "joint-full-lr": 0.006, "fast-less-decay": 0.006, "paper": 0.006}
+# Each model at its own rate, the best of its short runs.
+OWN_RATE = {"std": 0.006, "std-28": 0.006, "joint-full-lr": 0.006, "fast-less-decay": 0.006, "paper": 0.012}
+OWN_RATE |= {"paper-norm": 0.012}
 OWN_RATE |= {"joint-sqrt-lr": 0.006, "large-81x3": 0.003, "fine": 0.006, "large-fine": 0.006}
 RECIPE_RATE = 0.003  # a model whose own rate this is was trained in `gap`
 # Of the tuned recipe: tried on held-out images, until the best is not the last; and the best of each model.
@@ -169,14 +183,15 @@ DEPTH_RATES |= {"std-32x9": 0.006, "std": 0.006, "std-20x8": 0.006, "std-28": 0.
 
 
 def planned() -> list[Planned]:
-    """Every run of the study, in the order of worth."""
+    """Every run of the study, the most important first."""
     models = SMALL | LARGE
+    paper = {part: [run for run in planned_in_the_paper() if run.group == part] for part in PARTS}
     return [
         *(Planned("screen", name, FULL, (*HELD_OUT, SHORT, *models[name])) for name in SCREENED),
         *(Planned("gap", name, FULL, models[name]) for name in models),
         *(
             Planned("rate", f"{name}-{rate}", FULL, (*HELD_OUT, SHORT, *models[name], f"optimizer.lr={rate}"))
-            for name, rate in (*product(RATED, RATES), *product(VARIED, RATES[:1]), ("large-81x3", 0.0015))
+            for name, rate in (*product(RATED, RATES), *product(VARIED, RATES[:1]), *EXTRA_RATES)
         ),
         *(
             Planned("own", name, FULL, (*models[name], f"optimizer.lr={OWN_RATE[name]}"))
@@ -196,33 +211,11 @@ def planned() -> list[Planned]:
             Planned("final", name, FULL, (*models[name], f"optimizer.lr={OWN_RATE[name]}", LONG), seed)
             for seed, name in product(SEEDS, FINALISTS)
         ),
-        *_pairs("paper", PAPER, ("data.name=cifar10", "precision=bfloat16")),
+        *paper["paper"],
         *_tuned_rates(),
-        *_pairs("tuned", TUNED, ("data.name=cifar10", "precision=bfloat16"), TUNED_RATE),
+        *pairs("tuned", TUNED, ("data.name=cifar10", "precision=bfloat16"), TUNED_RATE),
         *_proxy(),
-        *_pairs("svhn", PAPER, ("data.name=svhn",)),
-        *_pairs("stl10", PAPER, ("data.name=stl10", "data.image_size=32")),
-        *(
-            Planned(
-                "full",
-                name,
-                PAPER,
-                (*changes, "data.name=cifar10", "data.options.split=official", "schedule.epochs=200"),
-            )
-            for name, changes in (("std", STD), ("tcp", ()))
-        ),
-    ]
-
-
-def _pairs(
-    group: str, recipe: str, changes: tuple[str, ...], rates: Mapping[str, float] | None = None
-) -> list[Planned]:
-    """Std and TCP, seed by seed, at the recipe's learning rate or each at its own."""
-    own = {name: (f"optimizer.lr={rate}",) for name, rate in (rates or {}).items()}
-    return [
-        Planned(group, name, recipe, (*model, *changes, *own.get(name, ())), seed)
-        for seed in SEEDS
-        for name, model in (("std", STD), ("tcp", ()))
+        *(run for part in ("svhn", "stl10", "full") for run in paper[part]),
     ]
 
 
@@ -231,7 +224,7 @@ def _tuned_rates() -> list[Planned]:
     changes = ("data.name=cifar10", "precision=bfloat16", "data.options.val_fraction=0.2", LONG)
     return [
         Planned("tuned-rate", f"{name}-{rate}", TUNED, (*model, *changes, f"optimizer.lr={rate}"))
-        for name, model in (("std", STD), ("tcp", ()))
+        for name, model in MODELS.items()
         for rate in TUNED_RATES[name]
     ]
 
@@ -248,27 +241,8 @@ def _proxy() -> list[Planned]:
             ("tuned", TUNED, 3),
             ("tuned-cold", TUNED, 0),
         )
-        for name, model in (("std", STD), ("tcp", ()))
+        for name, model in MODELS.items()
     ]
-
-
-def measured(finished: Finished) -> Record:
-    """Accuracies and losses, in fractions; `best` is chosen on the images that it is measured on, `last` is not."""
-    best, last = finished.result["best"], finished.result["last"]
-    held_out = "val_fraction" in finished.result["recipe"]["data"]["options"]
-    columns = ("epoch", "lr", "train_loss", "train_accuracy", "val_loss", "val_top1", "seconds")
-    return {
-        "measured_on": "held-out training images" if held_out else "test images",
-        "measured_images": finished.images["val"],
-        "top1_best": best["val_top1"],
-        "best_epoch": int(best["epoch"]),
-        "top1_last": last["val_top1"],
-        "train_loss": last["train_loss"],
-        "test_loss": last["val_loss"],
-        "test_loss_best": best["val_loss"],
-        "train_accuracy": last["train_accuracy"],
-        "history": [{name: row[name] for name in columns if name in row} for row in finished.history],
-    }
 
 
 STUDY = Study("classification", planned, measured, write)

@@ -15,10 +15,12 @@ from experiments.classification.labels import (
     LABELS,
     PLUS,
     PRESETS,
-    QUOTED,
     SAME,
-    TARGETS,
+    TRANSFORMS,
+    WIDE,
 )
+from tcpvit.compare.classification import PAIR, PARTS, Part, cells_of
+from tcpvit.compare.classification import paper_table as table_of_the_paper
 from tcpvit.compare.intervals import (
     between,
     interval,
@@ -28,16 +30,14 @@ from tcpvit.compare.intervals import (
     percent,
     seeds_of,
     signed,
-    verdict,
 )
 from tcpvit.compare.study import Record
-from tcpvit.tables import Cell, Table, Written, duration
+from tcpvit.tables import Ratio, Table, Written, duration
 
 Effect = tuple[str, float, float]  # what is changed, top-1 before and after
 Runs = dict[str, list[Record]]  # of each model, by seed
 AGAINST = {"against Std-ViT": "std", "against dense 28": "std-28"}  # columns, and whom they compare with
-PAIR = {"std": "Std-ViT", "tcp": "TCP-ViT"}  # the paper's two
-NOT_RUN = Written("not run here")
+FINAL_ORDER = ("std", "std-28", "paper", "paper-norm", *FINALISTS)
 
 
 def group(records: Iterable[Record], name: str) -> list[Record]:
@@ -118,14 +118,17 @@ def mean_top1(runs: Iterable[Record]) -> float:
     return fmean(run["top1_last"] for run in runs)
 
 
-def lead(mine: Runs, model: str, to: str) -> Written | None:
-    """How far a model is ahead of another, over the seeds that both have.
+def lead(mine: Runs, model: str, to: str, *, sure: bool = False) -> Written | None:
+    """How far a model is ahead of another, over the seeds that both have; with its 95 % interval if asked for.
 
     >>> lead({"a": [{"seed": 0, "top1_last": 0.6}], "b": [{"seed": 0, "top1_last": 0.5}]}, "a", "b")
     '+10.0'
     """
     found = ahead(mine, model, to)
-    return Written(signed(fmean(found))) if found else None
+    if not found or model == to:
+        return None
+    ends = interval(found) if sure else None
+    return Written(signed(fmean(found)) + (f" {between(ends)}" if ends else ""))
 
 
 def gap_table(runs: Iterable[list[Record]], times: dict[str, float]) -> Table:
@@ -169,7 +172,7 @@ def _effects(steps: Iterable[tuple[str, str, str]], runs: Runs) -> list[Effect]:
 
 
 def changes(short: list[Record], model: str = PLUS) -> list[Effect]:
-    """What each change to J, or to S, makes: short runs, held-out images, at that model's rate."""
+    """What each change to TCP-ViT+, or to the sub-patch model, makes: short runs, at that model's rate."""
     best = best_ways(short).get(model)
     steps = {PLUS: CHANGES, FINE: CHANGES_OF_FINE}[model]
     return _effects(steps, by_model(run for run in short if run["lr"] == best[0]["lr"])) if best else []
@@ -216,14 +219,16 @@ def effect_table(name: str, effects: list[Effect], records: list[Record], deviat
     for what, before, after in sorted(effects, key=lambda effect: effect[1] - effect[2]):
         table.add(what, percent([before]), percent([after]), points(after, before))
     if effects:
-        images = records[0]["measured_images"]
-        of_seeds = f" and by the deviation over seeds of the finalists ({deviation:.1f} points)" if deviation else ""
         table.notes.append(
-            f"of two runs, a difference below {chance(effects, images, deviation):.1f} points may be chance (two "
-            f"standard errors, by the number of images, {images:,}{of_seeds}); of twenty changes that make none, "
-            "about one would still show more"
+            f"Below {chance(effects, records[0]['measured_images'], deviation):.1f} points a difference may be chance."
         )
     return table
+
+
+def that_show(effects: list[Effect], records: list[Record], deviation: float) -> list[Effect]:
+    """The changes that make more than chance may, and those of the transform."""
+    least = chance(effects, records[0]["measured_images"], deviation) if effects else 0.0
+    return [e for e in effects if abs(100 * (e[2] - e[1])) >= least or e[0] in TRANSFORMS]
 
 
 def held_out_table(name: str, runs: list[Record]) -> Table:
@@ -238,35 +243,101 @@ def held_out_table(name: str, runs: list[Record]) -> Table:
 
 
 def final_table(records: list[Record]) -> Table:
-    """Every finalist: means and deviations over its seeds, and differences over the seeds that both have."""
-    columns = ["model", "parameters", "lr", "seeds", "top-1, last", "best", *AGAINST, "train loss", "test loss"]
+    """Every finalist: means and deviations over its seeds, differences with 95 % intervals over common seeds."""
+    columns = ["model", "parameters", "lr", "seeds", "top-1, last", *AGAINST, "train loss", "test loss"]
     table = Table("final", title(records), columns)
-    by_name = by_model(records)
-    for name in FINALISTS if records else ():
-        if name not in by_name:
-            table.add(LABELS[name], None, None, NOT_RUN, *[None] * 6)
-            continue
-        head, (last, best, *losses) = _head(by_name[name], name), _numbers(by_name[name])
-        table.add(*head, last, best, *(lead(by_name, name, to) for to in AGAINST.values()), *losses)
+    runs = by_model(records)
+    for name in dict.fromkeys(name for name in FINAL_ORDER if name in runs):
+        one, top1 = runs[name][0], percent([run["top1_last"] for run in runs[name]])
+        beside = (lead(runs, name, to, sure=True) for to in AGAINST.values())
+        losses = (_loss(runs[name], key) for key in ("train_loss", "test_loss"))
+        rate = Written(f"{one['lr']:g}")
+        table.add(LABELS[name], one["parameters"], rate, seeds_of(runs[name]), top1, *beside, *losses)
+    return table
+
+
+def summary_table(records: list[Record]) -> Table:
+    """For the README: the dense models, the paper's and ours; the finalists, if all of ours and the dense ones are."""
+    final = settled(group(records, "final"), judges(records))
+    runs = final if {"std", "std-28", PLUS, WIDE} <= set(final) else at_own_rate(records)
+    shown = [name for name in PRESETS if name in runs]
+    columns = ["model", "parameters", "of Std-ViT", "lr", "seeds", "top-1", "against Std-ViT"]
+    table = Table("summary", title([run for name in shown for run in runs[name]]), columns)
+    for name in shown:
+        one, top1 = runs[name][0], percent([run["top1_last"] for run in runs[name]])
+        ratio = Ratio.of(one["parameters"], runs["std"][0]["parameters"]) if "std" in runs else None
+        table.add(
+            PRESETS[name], one["parameters"], ratio, rate_of(one), seeds_of(runs[name]), top1, lead(runs, name, "std")
+        )
+    return table
+
+
+def time_table(early: Runs, late: Runs) -> Table:
+    """How leads change with the length of the training, over seeds that all four runs have."""
+    table = Table("time", "Lead in points, by epochs of training", ["model", "against", "short", "long", "seeds"])
+    for model, to in ((PLUS, "std-28"), (PLUS, "std"), (WIDE, "std"), (FINE, "std-28"), (FINE, "std")):
+        pair = {name: early[name] for name in (model, to) if name in early}
+        later = {f"{name} later": late.get(found[0]["name"], []) for name, found in pair.items()}
+        runs = on_common_seeds(pair | later)
+        before, after = lead(runs, model, to), lead(runs, f"{model} later", f"{to} later")
+        if before is not None and after is not None:
+            cells = [
+                f"{lead} ({found[0]['epochs']} epochs)"
+                for lead, found in ((before, pair[model]), (after, later[f"{model} later"]))
+            ]
+            table.add(
+                LABELS[pair[model][0]["name"]],
+                LABELS[to].partition(":")[0],
+                *map(Written, cells),
+                seeds_of(runs[model]),
+            )
+    return table
+
+
+def runs_table(records: list[Record]) -> Table:
+    """Every record, so that none is lost."""
+    columns = [
+        "run",
+        "model",
+        "parameters",
+        "images",
+        "epochs",
+        "lr",
+        "seed",
+        "measured on",
+        "top-1, last",
+        "best",
+        "commit",
+    ]
+    table = Table("runs", "Every run", columns)
+    for record in records:
+        accuracies = (percent([record[key]]) for key in ("top1_last", "top1_best"))
+        about = (
+            record["parameters"],
+            record["train_images"],
+            record["epochs"],
+            Written(f"{record['lr']:g}"),
+            record["seed"],
+        )
+        commit = (record["commit"] or "–")[:9]
+        table.add(
+            record["key"],
+            LABELS.get(model_of(record), record["model"]),
+            *about,
+            record["measured_on"].split()[0],
+            *accuracies,
+            commit,
+        )
     return table
 
 
 def proxy_table(records: list[Record]) -> Table:
     """Both models with each recipe."""
-    columns = ["model", "parameters", "lr", "seeds", "top-1, last", "best", "train loss", "test loss"]
-    table = Table("proxy", title(records), columns)
+    table = Table("proxy", title(records), ["model and recipe", "lr", "seeds", "top-1, last", "best", "train loss"])
     for name, runs in by_model(records).items():
-        table.add(*_head(runs, name), *_numbers(runs))
+        rate, _, seeds, best, last, train_loss, _ = cells_of(runs)
+        table.add(LABELS.get(name, name), rate, seeds, last, best, train_loss)
     return table
-
-
-def _head(runs: list[Record], name: str) -> tuple[Cell, ...]:
-    return LABELS.get(name, name), runs[0]["parameters"], Written(f"{runs[0]['lr']:g}"), seeds_of(runs)
-
-
-def _numbers(runs: list[Record]) -> list[Written]:
-    accuracies = [percent([run[key] for run in runs]) for key in ("top1_last", "top1_best")]
-    return [*accuracies, _loss(runs, "train_loss"), _loss(runs, "test_loss")]
 
 
 def choice_table(records: list[Record]) -> Table:
@@ -310,47 +381,12 @@ def _loss(runs: list[Record], name: str) -> Written:
 
 
 def paper_table(records: list[Record]) -> Table:
-    """tab:cls_sub and tab:cls_full: ours beside the paper's; what was not run says so."""
-    columns = [
-        "set and recipe",
-        "model",
-        "lr",
-        "epochs",
-        "seeds",
-        "top-1, best",
-        "last",
-        "train loss",
-        "test loss",
-        "the paper's",
-    ]
-    table = Table("paper", "Std-ViT (119,194 parameters) and TCP-ViT (43,114)", columns)
-    parts = {
-        "paper": ("CIFAR-10, paper recipe", "cifar10"),
-        "tuned": ("CIFAR-10, tuned recipe", None),
-        "svhn": ("SVHN, paper recipe", "svhn"),
-        "stl10": ("STL-10, paper recipe", "stl10"),
-        "full": ("full CIFAR-10, paper recipe", "full"),
-    }
-    for part, (said, quoted) in parts.items():
-        for i, (name, model) in enumerate(PAIR.items()):
-            runs = [record for record in group(records, part) if record["name"] == name]
-            theirs = Written(f"{QUOTED[quoted][i]} %") if quoted else None
-            if not runs:
-                table.add(said, model, None, None, NOT_RUN, None, None, None, None, theirs)
-                continue
-            table.add(said, model, *_protocol_cells(runs), theirs)
-        if part == "full" and not group(records, part):
-            for name, model in PAIR.items():
-                runs = full_set(records).get(name, [])
-                if runs:
-                    said = f"instead: recipe {runs[0]['recipe']}"
-                    table.add(said, model, *_protocol_cells(runs), None, level=1)
+    """The paper's table, with the tuned recipe beside it, and what was run instead of its 200 epochs."""
+    first, *others = PARTS.items()
+    table = table_of_the_paper(records, dict([first, ("tuned", Part("CIFAR-10 subset, tuned recipe")), *others]))
+    for name, runs in full_set(records).items() if not group(records, "full") else ():
+        table.add(f"instead: recipe {runs[0]['recipe']}", PAIR[name], *cells_of(runs), None, level=1)
     return table
-
-
-def _protocol_cells(runs: list[Record]) -> tuple[Cell, ...]:
-    last, best, *losses = _numbers(runs)
-    return Written(f"{runs[0]['lr']:g}"), runs[0]["epochs"], seeds_of(runs), best, last, *losses
 
 
 def full_set(records: list[Record]) -> Runs:
@@ -361,19 +397,6 @@ def full_set(records: list[Record]) -> Runs:
         if all(found.values()):
             return on_common_seeds(found)
     return {}
-
-
-def target_table(runs: Runs) -> Table:
-    """The targets of the study, with what our presets reached: means over the seeds that both models have."""
-    columns = ["target", "preset", "its lr", "reached", "95 % interval", "seeds", "verdict"]
-    table = Table("targets", "What was to be reached, and what was", columns)
-    for (model, to), (what, needed) in TARGETS.items():
-        found = ahead(runs, model, to)
-        if found:
-            preset, rate = f"`{PRESETS[model]}`", rate_of(runs[model][0])
-            cells = (Written(signed(fmean(found))), Written(between(interval(found))), len(found))
-            table.add(what, preset, rate, *cells, verdict(found, needed))
-    return table
 
 
 def rate_of(run: Record) -> Written:

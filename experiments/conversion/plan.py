@@ -17,10 +17,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from experiments.classification.plan import FULL
-from experiments.classification.plan import measured as measured_by_labels
-from experiments.conversion.page import write
-from tcpvit.compare.study import FAST, Finished, Planned, Record, Study
+from experiments.classification.plan import FAST, FULL
+from experiments.conversion.pages import write
+from tcpvit.compare.classification import measured as measured_by_labels
+from tcpvit.compare.study import Finished, Planned, Record, Study
 from tcpvit.models.pretrained import WEIGHTS, load_weights
 from tcpvit.progress import Progress
 from tcpvit.tensorize import Report, TensorizeConfig, distill, tensorize_

@@ -1,4 +1,4 @@
-"""The six figures of the segmentation study, from its records, and for the images from the weights of its runs."""
+"""The figures of the segmentation study, from its records, and for the images from the weights of its runs."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from experiments.figures.efficiency import draw_efficiency
 from experiments.segmentation.tables import (
     LABELS,
     LEVELS,
-    PAIR,
-    Runs,
+    PRESETS,
     components,
     has_pair,
     percents,
@@ -21,11 +20,10 @@ from experiments.segmentation.tables import (
     shown_group,
 )
 from tcpvit.compare.intervals import on_common_seeds
-from tcpvit.compare.study import Places, Record, curve_of
+from tcpvit.compare.segmentation import PAIR, Runs, draw_pair
+from tcpvit.compare.study import Places, Record
 from tcpvit.data import IGNORE, Batches
 from tcpvit.figures.bars import draw_parameter_bars
-from tcpvit.figures.confusion import draw_confusions
-from tcpvit.figures.curves import draw_curves
 from tcpvit.figures.masks import draw_errors, draw_segmentations
 from tcpvit.figures.style import save_figure
 from tcpvit.inference import load_model
@@ -37,15 +35,11 @@ if TYPE_CHECKING:
 
 SHOWN = 5  # images
 EFFICIENCY = {"seg_efficiency": "whole", "seg_efficiency_subset": "subset"}  # over the seeds that all models have
-CURVES = {
-    "(a) training loss": ("train_loss", 1),
-    "(b) validation loss": ("val_loss", 1),
-    "(c) validation mIoU (%)": ("val_miou", 100),
-}
+PICTURES = ("seg_visual", "seg_errors")  # photographs, which no drawing format keeps small
 
 
 def draw_all(places: Places, records: Sequence[Record]) -> list[Path]:
-    """Write every figure that there are numbers for, as SVG and PNG."""
+    """Write every figure that there are numbers for: drawings as SVG, pictures as WebP."""
     figures = {"seg_params": _draw_parameters()}
     for name, group in EFFICIENCY.items():
         runs = on_common_seeds(runs_of(records, group))
@@ -53,32 +47,23 @@ def draw_all(places: Places, records: Sequence[Record]) -> list[Path]:
             figures[name] = _draw_efficiency(runs)
     if shown := shown_group(records):
         runs = runs_of(records, shown)
-        figures |= {"seg_curves": _draw_curves(runs), "seg_confusion": _draw_confusions(runs)}
+        figures |= {f"seg_{name}": figure for name, figure in draw_pair(runs).items()}
         figures |= _draw_images([places.runs / runs[name][0]["key"] for name in PAIR])
-    return [path for name, figure in figures.items() for path in save_figure(figure, places.pages / name)]
+    return [
+        path
+        for name, figure in figures.items()
+        for path in save_figure(figure, places.pages / name, ["webp" if name in PICTURES else "svg"])
+    ]
 
 
 def _draw_parameters() -> Figure:
-    leaves = [part for part in LEVELS if part not in ("total", "backbone")]
-    names = {"embeddings and tokens": "embeddings\nand tokens"}
-    parts = {}
-    for name in LABELS:  # all of them, so that each has its colour in every figure
-        counts = components(name)
-        parts[LABELS[name]] = {names.get(part, part): counts[part] for part in leaves}
-    return draw_parameter_bars(parts, in_column=True)
-
-
-def _draw_curves(runs: Runs) -> Figure:
-    panels = {
-        title: {LABELS[name]: [curve_of(run, column, scale) for run in runs[name]] for name in PAIR}
-        for title, (column, scale) in CURVES.items()
+    """The parameters of every model by component."""
+    leaves = {part: part.replace(" and", "\nand") for part in LEVELS if part not in ("total", "backbone")}
+    parts = {
+        label: {name: components(PRESETS[model])[part] for part, name in leaves.items()}
+        for model, label in LABELS.items()
     }
-    return draw_curves(panels, in_column=True)
-
-
-def _draw_confusions(runs: Runs) -> Figure:
-    matrices = {LABELS[name]: torch.tensor([run["confusion"] for run in runs[name]]).sum(0).tolist() for name in PAIR}
-    return draw_confusions(matrices, runs["std"][0]["classes"], in_column=True)
+    return draw_parameter_bars(parts, in_column=True)
 
 
 def _draw_efficiency(runs: Runs) -> Figure:

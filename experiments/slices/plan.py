@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from experiments.classification.plan import FULL, OWN_RATE, SMALL
-from experiments.slices.page import write
+from experiments.slices.pages import write
 from tcpvit.compare.study import Finished, Planned, Record, Study
 from tcpvit.data import Batches, Images
 from tcpvit.inference import load_model

@@ -1,21 +1,21 @@
-"""The page on speed: its targets are judged right, and it says what the record says."""
+"""The page on speed says what the record says."""
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
+import json
 
 import pytest
 
+from benchmarks import tensorize_pages
+from benchmarks.speed import pages
 from benchmarks.speed.clock import Measurement
 from benchmarks.speed.components import COMPONENTS, Components
-from benchmarks.speed.contenders import JOINT, SLICE, STD
 from benchmarks.speed.memory import Footprint
-from benchmarks.speed.page import blocks, compile_table, draw, machine, time_tables
+from benchmarks.speed.pages import best, compile_table, draw, machine, speedup, summary_table, time_tables
 from benchmarks.speed.record import Record
-from benchmarks.speed.targets import best, speedup, targets, targets_table, why
+from experiments.pages import stale
+from tcpvit.analysis.bench import JOINT, SHAPES, SLICE, STD
 
-ROOT = Path(__file__).parents[2]
 FACTS = {
     "command": "python benchmarks/models.py",
     "date": "today",
@@ -47,8 +47,9 @@ def record() -> Record:
     record.components += [profiled(STD, matrix_products=60, norm=20, attention=20)]
     record.components += [profiled(SLICE, matrix_products=20, norm=10, attention=50)]
     record.components += [profiled(SLICE, training=False, matrix_products=95, transform=5)]
-    record.memory += [Footprint("base224", STD, 1, 200, 100), Footprint("base224", SLICE, 1, 90, 30)]
-    record.memory += [Footprint("base224", JOINT, 1, 110, 30)]
+    batch = SHAPES["cifar"].batch
+    record.memory += [Footprint("cifar", STD, batch, 200, 100), Footprint("cifar", SLICE, batch, 90, 30)]
+    record.memory += [Footprint("cifar", STD, 1, 1, 1), Footprint("cifar", SLICE, 1, 5, 1)]
     return record
 
 
@@ -60,30 +61,11 @@ def test_each_model_counts_at_its_best(record):
     assert speedup(record, "cifar", JOINT, 2) is None
 
 
-def test_targets_are_met_or_missed_with_the_reason(record):
-    found = {target.what: target for target in targets(record)}
-    by_slice = found[f"cifar: {SLICE}, beside Std-ViT"]
-    assert (by_slice.found, by_slice.met) == (("1.50×", "1.00×"), False)  # two threads miss 1.2
-    assert by_slice.reason == why(record, "cifar", SLICE)
-    by_joint = found[f"cifar: {JOINT}, beside Std-ViT"]
-    assert (by_joint.asked, by_joint.found, by_joint.met) == ("≥ 1.8×", ("1.25×", "–"), False)
-    assert by_joint.reason == "not profiled"
-    assert found[f"cifar: {SLICE}, beside the fastest of timm, vit-pytorch, Hugging Face"].met
-    memory = {
-        model: found[f"base224, batch 1: memory of training, {model}, beside Std-ViT"] for model in (SLICE, JOINT)
-    }
-    assert (memory[SLICE].met, memory[JOINT].met) == (True, False)
-    assert memory[JOINT].reason == "the tensors themselves count 0.30×"
-    transform = found[f"cifar: the transform's part of the forward, {SLICE}"]
-    assert (transform.found, transform.met) == (("5.0 %",), False)
-    assert not any(target.what.startswith("pet") for target in found.values())
-
-
-def test_the_reason_is_the_profile(record):
-    assert why(record, "cifar", SLICE) == (
-        "on one thread its matrix products are 3.0× as fast as Std-ViT's, all else 0.7×, which is 75 % of its time "
-        "(attention 62 %)"
-    )
+def test_the_summary_has_the_ratios_of_each_shape(record):
+    by_slice, by_joint = (row.cells for row in summary_table(record).rows)
+    # FLOPs, forward+backward on 1 and 2 threads, forward, beside the fastest peer, memory, the transform's share
+    assert by_slice[3:] == ("2.20×", "1.50×", "1.00×", "1.50×", "1.58×", 0.45, "5.0 %")
+    assert by_joint[3:] == ("2.20×", "1.25×", None, "1.25×", "1.32×", None, None)
 
 
 def test_compilation_is_recommended_where_it_pays(record):
@@ -99,26 +81,21 @@ def test_a_row_for_each_model_with_what_was_measured(record):
 
 
 def test_the_page_owns_up_to_a_busy_machine_and_a_partial_run(record):
-    assert "busy" not in machine(record)
-    assert {row.cells[-2] for row in targets_table(record).rows} == {"met", "missed"}
-    assert "not complete" not in machine(record)
     record.facts = record.facts | {"load": 7.5}
     record.planned = ["a", "b"]
-    assert {row.cells[-2] for row in targets_table(record).rows} == {"not judged"}
-    assert "kept the machine busy when it started (load 7.5)" in machine(record)
-    assert "The run is not complete" in machine(record)
+    assert "| load at the start | 7.5 of 2 cores |" in machine(record)
+    assert "| pieces measured | 1 of 2 |" in machine(record)
 
 
 def test_figures_are_drawn_of_what_there_is(record, tmp_path):
     pytest.importorskip("matplotlib")
-    assert [path.name for path in draw(record, tmp_path) if path.suffix == ".svg"] == ["speedups.svg", "components.svg"]
+    assert [path.name for path in draw(record, tmp_path)] == ["speed_speedups.svg", "speed_components.svg"]
 
 
-def test_the_page_says_what_was_measured():
-    spec = importlib.util.spec_from_file_location("write_speed", ROOT / "docs" / "write_speed.py")
-    writer = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(writer)
-    record = writer.load()
-    written = writer.PAGE.read_text(encoding="utf-8")
-    assert written == writer.page(record), "docs/speed.md is not what python docs/write_speed.py writes"
-    assert all(f"<!-- {name} -->" in written for name in blocks(record))
+def test_the_pages_say_what_was_measured():
+    assert stale(pages.pages(pages.load())) == [], "write them with python -m benchmarks.speed.pages"
+
+
+def test_the_speed_of_converted_models_is_what_was_measured():
+    bench = json.loads(tensorize_pages.BENCH.read_text(encoding="utf-8"))
+    assert stale(tensorize_pages.pages_of_speed(bench)) == [], "write it with python -m benchmarks.tensorize_pages"

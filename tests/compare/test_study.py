@@ -9,16 +9,13 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from experiments.classification.labels import LABELS
-from experiments.classification.plan import STUDY, measured, planned
-from tcpvit.analysis import predict_parameters
 from tcpvit.cli.reproduce import reproduce
+from tcpvit.compare import segmentation
+from tcpvit.compare.classification import STUDY, measured, paper_table, planned
 from tcpvit.compare.study import Finished, Places, Planned, Study, choose, record, work
-from tcpvit.models import model_config
 from tcpvit.progress import Progress
 from tcpvit.training import Recipe
 
@@ -44,8 +41,8 @@ def small(tmp_path_factory) -> tuple[Study, Places]:
     recipe = folder / "small.yaml"
     recipe.write_text(Recipe.from_dict(SETTINGS).to_yaml())
     runs = [
-        Planned("gap", "std", str(recipe), ("model.name=std_vit_cifar",)),
-        Planned("gap", "paper", str(recipe)),
+        Planned("paper", "std", str(recipe), ("model.name=std_vit_cifar",)),
+        Planned("paper", "tcp", str(recipe)),
     ]
     study = Study("classification", lambda: runs, measured, STUDY.write)
     places = Places.of("classification", None, folder / "runs", folder / "results", folder / "pages")
@@ -55,23 +52,28 @@ def small(tmp_path_factory) -> tuple[Study, Places]:
 
 def test_a_run_leaves_one_record_that_says_how_it_was_made(small):
     _, places = small
-    found = json.loads((places.results / "gap-std-0.json").read_text())
+    found = json.loads((places.results / "paper-std-0.json").read_text())
     asked = "model parameters dataset train_images epochs seed recipe top1_best top1_last train_loss test_loss seconds"
     assert set(asked.split()) | {"command", "commit", "cpu_seconds"} <= set(found)
     assert (found["train_images"], found["test_images"], found["epochs"]) == (40, 20, 1)
-    finished = Finished.read(places.runs / "gap-std-0")
+    finished = Finished.read(places.runs / "paper-std-0")
     assert found["top1_last"] == finished.history[-1]["val_top1"]
     assert found["parameters"] == finished.result["parameters"]
 
 
 def test_a_resumed_run_names_the_command_that_began_it(small, tmp_path):
     study, places = small
-    folder = tmp_path / "gap-std-0"
-    shutil.copytree(places.runs / "gap-std-0", folder)
+    folder = tmp_path / "paper-std-0"
+    shutil.copytree(places.runs / "paper-std-0", folder)
     sessions = json.loads((folder / "environment.json").read_text())
-    later = {**sessions[0], "from_step": 1, "command": ["tcpvit", "train", "--resume", "gap-std-0"], "commit": "later"}
+    later = {
+        **sessions[0],
+        "from_step": 1,
+        "command": ["tcpvit", "train", "--resume", "paper-std-0"],
+        "commit": "later",
+    }
     (folder / "environment.json").write_text(json.dumps([*sessions, later]))
-    found = record(study, study.planned()[0], folder, tmp_path / "gap-std-0.json")
+    found = record(study, study.planned()[0], folder, tmp_path / "paper-std-0.json")
     assert (found["command"], found["commit"]) == (
         shlex.join(["tcpvit", *sessions[0]["command"][1:]]),
         sessions[0]["commit"],
@@ -81,16 +83,16 @@ def test_a_resumed_run_names_the_command_that_began_it(small, tmp_path):
 
 def test_what_is_done_is_not_trained_again(small):
     study, places = small
-    before = (places.runs / "gap-std-0" / "result.json").stat().st_mtime_ns
+    before = (places.runs / "paper-std-0" / "result.json").stat().st_mtime_ns
     report = Listening()
     work(study, study.planned(), places, epochs=None, root=None, progress=report)
     assert report.said == []
-    assert (places.runs / "gap-std-0" / "result.json").stat().st_mtime_ns == before
+    assert (places.runs / "paper-std-0" / "result.json").stat().st_mtime_ns == before
 
 
 def test_a_record_that_was_lost_is_written_again_from_its_run(small):
     study, places = small
-    file = places.results / "gap-paper-0.json"
+    file = places.results / "paper-tcp-0.json"
     before = file.read_text()
     file.unlink()
     work(study, study.planned(), places, epochs=None, root=None, progress=Listening())
@@ -99,7 +101,7 @@ def test_a_record_that_was_lost_is_written_again_from_its_run(small):
 
 def test_a_record_of_another_recipe_is_no_result_of_this_plan(small):
     study, places = small
-    other = Planned("gap", "std", study.planned()[0].recipe, ("model.name=std_vit_cifar", "optimizer.lr=0.1"))
+    other = Planned("paper", "std", study.planned()[0].recipe, ("model.name=std_vit_cifar", "optimizer.lr=0.1"))
     with pytest.raises(ValueError, match="the plan"):
         work(study, [other], places, epochs=None, root=None, progress=Listening())
 
@@ -122,26 +124,38 @@ def test_the_page_holds_what_the_records_hold(small):
     text = page.read_text()
     for found in places.records():
         assert f"{100 * found['top1_last']:.1f} %" in text
-        assert f"{found['parameters']:,}" in text
-    assert "not run here" in text
-    assert [file.suffix for file in figures] == [".svg", ".png"]
+    assert text.count("not run here") == 6  # SVHN, STL-10 and all of CIFAR-10
+    names = ("curves_paper", "parameters")
+    assert {file.name for file in figures} == {f"{name}.{ending}" for name in names for ending in ("svg", "png")}
+    assert all(f"]({name}.svg)" in text for name in names)
 
 
-def test_a_readme_that_is_not_of_the_pages_house_is_left_alone():
-    def readme(pages: str, epochs: int | None = None) -> Path:
-        return Places.of("classification", epochs, Path("runs"), Path("results"), Path(pages)).readme
+def test_the_paper_s_numbers_stand_beside_ours():
+    made = {"lr": 0.01, "epochs": 150, "train_loss": 0.5, "test_loss": 1.0}
+    runs = [
+        {**made, "group": "paper", "name": "std", "seed": seed, "top1_best": best, "top1_last": 0.5}
+        for seed, best in enumerate((0.5, 0.6))
+    ]
+    std, tcp, *_ = (row.cells for row in paper_table(runs).rows)
+    assert std[2:] == ("0.01", 150, "0, 1", "55.0 ± 7.1 %", "50.0 ± 0.0 %", "0.500", "1.000", "61.8 %")
+    assert (tcp[4], tcp[-1]) == ("not run here", "63.6 %")
 
-    assert readme("docs/results") == Path("README.md")
-    assert readme("out") == Path("out/README.md")
-    assert readme("docs/results", epochs=1) == Path("docs/results/classification-1-epochs/README.md")
+
+def test_the_plans_are_those_of_the_paper():
+    assert {run.group for run in planned()} == {"paper", "svhn", "stl10", "full"}
+    for run in [run for run in planned() + segmentation.planned() if run.seed == 0]:
+        recipe = run.resolved()
+        assert recipe.model.name.startswith({"std": "std_vit_", "tcp": "tcp_vit_"}[run.name])
+        assert recipe.schedule.epochs == (200 if run.group == "full" else 150)
+        assert recipe.optimizer.lr == (5e-4 if run.recipe == "paper-segmentation" else 0.01)
 
 
 def test_seeds_and_wildcards_choose():
     plan = planned()
     assert {run.seed for run in choose(plan, ["paper"], seeds=None)} == {0, 1, 2}
-    assert [run.key for run in choose(plan, ["gap-std-*"], seeds=2)][:2] == ["gap-std-0", "gap-std-1"]
-    with pytest.raises(ValueError, match="no run of this study matches 'gop'"):
-        choose(plan, ["gop"], seeds=None)
+    assert [run.key for run in choose(plan, ["svhn-std-*"], seeds=2)] == ["svhn-std-0", "svhn-std-1"]
+    with pytest.raises(ValueError, match="no run of this study matches 'svnh'; did you mean 'svhn'"):
+        choose(plan, ["svnh"], seeds=None)
 
 
 @pytest.mark.parametrize("option", ["seeds", "epochs", "threads"])
@@ -154,13 +168,13 @@ def test_numbers_that_cannot_be_are_refused_before_anything_is_written(option, t
 
 def test_a_record_that_is_damaged_is_named(small, tmp_path):
     _, places = small
-    damaged = tmp_path / "gap-std-0.json"
+    damaged = tmp_path / "paper-std-0.json"
     damaged.write_text("{")
-    with pytest.raises(ValueError, match=r"gap-std-0\.json holds no JSON"):
+    with pytest.raises(ValueError, match=r"paper-std-0\.json holds no JSON"):
         Places(places.runs, tmp_path, places.pages).records()
 
 
-@pytest.mark.parametrize(("text", "lacking"), [("[]", "key, group"), ('{"key": "gap-std-0"}', "group, name")])
+@pytest.mark.parametrize(("text", "lacking"), [("[]", "key, group"), ('{"key": "paper-std-0"}', "group, name")])
 def test_a_file_among_the_records_that_is_no_record_is_named(small, tmp_path, text, lacking):
     _, places = small
     (tmp_path / "other.json").write_text(text)
@@ -168,16 +182,16 @@ def test_a_file_among_the_records_that_is_no_record_is_named(small, tmp_path, te
         Places(places.runs, tmp_path, places.pages).records()
 
 
-def test_every_planned_run_is_a_recipe_of_a_model_that_can_be_built():
-    keys = [run.key for run in planned()]
-    assert len(keys) == len(set(keys))
-    for run in choose(planned(), (), seeds=1):
-        recipe = run.resolved()
-        if run.group == "gap":  # the other parts have the same models
-            options = {k: v for k, v in recipe.model.options.items() if v != "data_driven"}
-            parameters = int(predict_parameters(model_config(recipe.model.name, **options)))
-            assert run.name in LABELS
-            assert parameters <= 44_500 or 116_000 <= parameters <= 123_000
+def test_the_verb_keeps_everything_below_out(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    written = reproduce("segmentation", pages_only=True)
+    assert all(path.parts[:2] == ("reproduced", "segmentation") for path in written)
+    text = (tmp_path / "reproduced/segmentation/segmentation.md").read_text()
+    assert "| parameters | – | – | – | 1,570,978 | 751,586 | 0.478× |" in text
+    assert "| **mIoU** | **not run here** | **not run here** | **–** | **87.8** | **86.8** | **−1.0** |" in text
+    assert list(tmp_path.iterdir()) == [tmp_path / "reproduced"]
+    with pytest.raises(ValueError, match="no study is called 'slices'"):
+        reproduce("slices")
 
 
 def test_without_the_images_the_command_says_where_to_get_them(tmp_path):
@@ -191,4 +205,4 @@ def test_without_the_images_the_command_says_where_to_get_them(tmp_path):
     assert found.returncode != 0
     assert "svhn" in found.stderr
     assert "Traceback" not in found.stderr
-    assert not Path(tmp_path / "results").exists()
+    assert not list(tmp_path.iterdir())

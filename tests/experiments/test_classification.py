@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from experiments.classification.labels import PLUS
-from experiments.classification.page import _frontier
+from experiments.classification.labels import FINALISTS, LABELS, PLUS, WIDE
+from experiments.classification.pages import draw
+from experiments.classification.plan import planned
 from experiments.classification.tables import (
     at_own_rate,
     by_model,
+    chance,
     changes,
     choice_table,
     depths,
@@ -15,10 +17,15 @@ from experiments.classification.tables import (
     gap_table,
     judges,
     paper_table,
+    runs_table,
     settled,
-    target_table,
+    summary_table,
+    that_show,
+    time_table,
 )
-from experiments.classification.words import in_short, with_time
+from tcpvit.analysis import predict_parameters
+from tcpvit.compare.study import choose
+from tcpvit.models import model_config
 from tcpvit.tables import Table
 
 
@@ -63,33 +70,39 @@ def test_runs_as_long_as_the_finals_choose_their_rates_before_short_ones():
     assert judges(short + long + other) == long + other
 
 
-def test_targets_are_judged_on_the_seeds_that_both_models_have():
-    def runs(*top1: float) -> list[dict]:
-        return [{"seed": seed, "top1_last": value, "lr": 0.006, "changes": []} for seed, value in enumerate(top1)]
-
-    found = target_table({PLUS: runs(0.75, 0.76, 0.10), "std-28": runs(0.71, 0.70), "std": runs(0.78, 0.77, 0.11)})
-    ahead, within = (row.cells[3:] for row in found.rows)  # no third row: the wide model was not run
-    assert ahead == ("+5.0", "[−7.7, +17.7]", 2, "reached on average")
-    assert within == ("−1.7", "[−4.5, +1.2]", 3, "reached on average")
-
-
 def test_each_row_of_the_gap_is_compared_by_its_own_accuracy():
     runs = [made("gap", name, top1) for name, top1 in (("std", 0.7), ("joint-full-lr", 0.68), ("joint-sqrt-lr", 0.6))]
     table = gap_table(by_model(runs).values(), {"joint-full-lr": 0.25})
-    assert cells(table, "against Std-ViT") == ["0.0", "−2.0", "−10.0"]
+    assert cells(table, "against Std-ViT") == [None, "−2.0", "−10.0"]
     assert cells(table, "ms") == [None, "0.250", None]
     both = gap_table(by_model([*runs, made("gap", "std", 0.6, seed=1)]).values(), {})
     assert cells(both, "top-1, last").count("65.0 ± 7.1 %") == 1  # one row of a model, whatever its seeds
     assert "−2.0" in cells(both, "against Std-ViT")  # seed 0 against seed 0
 
 
-def test_finalists_are_compared_on_common_seeds_and_those_not_run_are_named():
+def test_finalists_are_compared_on_common_seeds_with_intervals():
     final = [made("final", "std", top1, seed=seed) for seed, top1 in enumerate((0.785, 0.773))]
-    table = final_table([*final, made("final", "large-81x3", 0.784)])
-    assert "not run here" in cells(table, "seeds")
-    wide = table.rows[[row.cells[3] for row in table.rows].index("0")].cells
-    assert {"−0.1", "78.4 %"} <= set(wide)  # behind Std-ViT of that seed, though ahead of its mean
-    assert "seed" not in table.title  # they differ by row
+    wide = [made("final", "large-81x3", 0.784)]
+    rows = {row.cells[0]: row.cells for row in final_table([*final, *wide]).rows}
+    assert list(rows) == [LABELS["std"], LABELS["large-81x3"]]  # none that was not run
+    assert rows[LABELS["large-81x3"]][3:6] == ("0", "78.4 %", "−0.1")  # behind Std-ViT of that seed, not of its mean
+    assert "seed" not in final_table([*final, *wide]).title  # they differ by row
+    wide.append(made("final", "large-81x3", 0.776, seed=1))
+    rows = {row.cells[0]: row.cells for row in final_table([*final, *wide]).rows}
+    assert rows[LABELS["large-81x3"]][5] == "+0.1 [−2.4, +2.6]"  # 12.706 · 0.2828 / √2 around 0.1
+
+
+def test_the_paper_s_own_models_join_the_tables_when_they_were_run():
+    final = [made("final", name, 0.75, epochs=30) for name in ("std", "std-28", PLUS, WIDE)]
+    assert len(summary_table(final).rows) == 4
+    late = [made("final", "paper", 0.65, epochs=30), made("final", "paper-norm", 0.7, epochs=30)]
+    rows = [row.cells for row in summary_table(final + late).rows]
+    assert [(row[0], row[-1]) for row in rows[2:4]] == [
+        ("`tcp_vit_cifar`, as in the paper", "−10.0"),
+        ("the same, one norm over all slices", "−5.0"),
+    ]
+    assert {"paper", "paper-norm"} <= set(FINALISTS)
+    assert {LABELS["paper"], LABELS["paper-norm"]} <= set(cells(final_table(final + late), "model"))
 
 
 def test_rates_that_were_tried_stand_beside_that_of_the_finals():
@@ -98,44 +111,29 @@ def test_rates_that_were_tried_stand_beside_that_of_the_finals():
     assert [row.cells[1:] for row in table.rows] == [("0.003: 50.0, **0.006: 60.0**", "0.006, the highest tried")]
 
 
-def test_longer_training_is_told_of_the_same_training_and_seeds():
+def test_longer_training_is_compared_on_the_same_training_and_seeds():
     early = {"joint-full-lr": [made("own", "joint-full-lr", 0.69)], "std-28": [made("own", "std-28", 0.66)]}
     final = [made("final", name, 0.75, epochs=30) for name in ("joint-full-lr", "std-28")]
     final += [made("final", "joint-sqrt-lr", 0.9, epochs=30), made("final", "std-28", 0.1, seed=1, epochs=30)]
-    (words, _) = with_time(early, by_model(final))
-    assert words.endswith("J, F against Std-ViT, width 28: +3.0, then 0.0 points.")
+    (row,) = time_table(early, by_model(final)).rows
+    assert row.cells[2:] == ("+3.0 (12 epochs)", "0.0 (30 epochs)", "0")
 
 
-def both(group: str, std: float, tcp: float, *, last: float | None = None, epochs: int = 150) -> list[dict]:
-    """The paper's two; `last` is TCP-ViT's accuracy at the last epoch if it is not its best."""
-    one = made(group, "tcp", tcp, epochs=epochs)
-    return [made(group, "std", std, epochs=epochs), one | {"top1_last": tcp if last is None else last}]
+def test_the_page_shows_changes_beyond_chance_and_those_of_the_transform():
+    short = [made("rate", "joint-full-lr-0.006", 0.58), made("rate", "fast-slice-0.006", 0.52)]
+    short += [made("rate", "fast-haar-0.006", 0.585), made("rate", "fast-shuffle-0.006", 0.575)]
+    effects = changes(short)
+    least = 2 * 100 * (2 * 0.56 * 0.44 / 10_000) ** 0.5  # two standard errors, near the mean of what came out
+    assert abs(chance(effects, 10_000) - least) < 1e-9
+    shown = [what for what, *_ in that_show(effects, short, 0.0)]
+    assert shown == ["attention slice by slice", "Haar instead of the DCT"]
 
 
-def told(records: list[dict], about: str) -> list[str]:
-    return [line for line in in_short(records, {}) if about in line]
-
-
-def test_care_in_training_may_turn_the_papers_order_round():
-    paper = both("paper", 0.58, 0.61)
-    assert not told(paper, "tuned recipe")
-    (turned,) = told(paper + both("tuned", 0.68, 0.66), "tuned recipe")
-    assert "2.0 points behind Std-ViT" in turned
-    assert "Std-ViT gains +10.0 points at the best epoch and TCP-ViT +5.0." in turned
-    assert turned.endswith("The paper's order of the two turns round.")
-    (kept,) = told(paper + both("tuned", 0.68, 0.69), "tuned recipe")
-    assert kept.endswith("TCP-ViT's lead stays.")
-
-
-def test_an_order_that_the_last_epoch_does_not_show_is_not_claimed():
-    (unsure,) = told(both("paper", 0.58, 0.61) + both("tuned", 0.68, 0.66, last=0.675), "tuned recipe")
-    assert "2.0 points behind Std-ViT at the best epoch, 0.5 points behind it at the last" in unsure
-    assert unsure.endswith("not sure, one of the two is within chance.")
-
-
-def test_shorter_runs_are_not_told_as_the_papers_protocol():
-    assert told(both("paper", 0.58, 0.61), "the paper's own protocol")
-    assert not told(both("paper", 0.58, 0.61, epochs=1), "the paper's own protocol")
+def test_every_record_has_its_row():
+    runs = [made("gap", "std", 0.7) | {"key": "gap-std-0", "commit": None, "model": "std_vit_cifar"}]
+    (row,) = runs_table(runs).rows
+    assert row.cells[0] == "gap-std-0"
+    assert row.cells[-4:] == ("test", "70.0 %", "70.0 %", "–")
 
 
 def test_changes_are_measured_over_the_seeds_that_both_runs_have():
@@ -159,9 +157,7 @@ def test_the_paper_s_row_on_the_full_set_says_what_was_run_instead():
 
 def test_the_frontier_draws_finalists_over_the_seeds_that_all_have():
     final = [made("final", "std", top1, seed=seed, epochs=30) for seed, top1 in enumerate((0.786, 0.774))]
-    figure = _frontier(
-        [run | {"model": "std_vit"} for run in [*final, made("final", "large-81x3", 0.784, epochs=30)]], {}
-    )
+    figure = draw([run | {"model": "std_vit"} for run in [*final, made("final", "large-81x3", 0.784, epochs=30)]], {})
     drawn = sorted(height for dots in figure.axes[0].collections for _, height in dots.get_offsets())
     assert [round(height, 1) for height in drawn] == [78.4, 78.6]  # ahead on the seed of both, though not on average
 
@@ -170,24 +166,13 @@ def test_a_finalist_that_is_no_preset_takes_no_seed_from_the_others():
     final = [made("final", name, 0.7, seed=seed, epochs=30) for name in ("std", "std-28") for seed in (0, 1)]
     late = [made("final", "fine", 0.8, seed=seed, epochs=30) for seed in (0, 1)]
     for runs, drawn in ((late[:1], 2), (late, 3)):
-        figure = _frontier([run | {"model": "std_vit"} for run in [*final, *runs]], {})
+        figure = draw([run | {"model": "std_vit"} for run in [*final, *runs]], {})
         assert sum(len(dots.get_offsets()) for dots in figure.axes[0].collections) == drawn
-
-
-def test_the_lead_of_a_fast_learner_is_told_early_and_late():
-    early = [made("rate", f"{name}-0.006", top1, epochs=4) for name, top1 in (("fine", 0.6), ("std-28", 0.55))]
-    early.append(made("rate", "std-0.006", 0.59, epochs=4))
-    late = [made("final", name, top1, epochs=30) for name, top1 in (("fine", 0.76), ("std-28", 0.75), ("std", 0.78))]
-    (line,) = (line for line in in_short(early + late, {}) if line.startswith("- S,"))
-    assert "+5.0 points to the dense ViT of its size and +1.0 to Std-ViT after 4 epochs" in line
-    assert "+1.0 points to the dense ViT of its size and −2.0 to Std-ViT after 30 epochs" in line
-    assert line.endswith("It learns faster, and its lead shrinks as the others catch up.")
-    assert not [line for line in in_short(early, {}) if line.startswith("- S,")]
 
 
 def test_parts_that_share_a_row_of_the_frontier_show_each_model_once():
     runs = [made("final", "std", 0.8, epochs=2), made("gap", "std", 0.7, epochs=2), made("gap", "joint", 0.6, epochs=2)]
-    figure = _frontier([run | {"model": "std_vit"} for run in runs], {})
+    figure = draw([run | {"model": "std_vit"} for run in runs], {})
     drawn = sorted(height for dots in figure.axes[0].collections for _, height in dots.get_offsets())
     assert len(figure.axes) == 1
     assert [round(height) for height in drawn] == [60, 80]  # the finalists' value counts
@@ -202,6 +187,18 @@ def test_depth_is_compared_with_the_network_of_four_blocks():
 
 def test_finalists_without_a_common_seed_make_no_row_of_the_frontier():
     runs = [made("final", "std", 0.8, seed=0), made("final", "std-28", 0.7, seed=1), made("gap", "std", 0.6)]
-    figure = _frontier([run | {"model": "std_vit"} for run in runs], {})
+    figure = draw([run | {"model": "std_vit"} for run in runs], {})
     assert len(figure.axes) == 1
-    assert _frontier([run | {"model": "std_vit"} for run in runs[:2]], {}) is None
+    assert draw([run | {"model": "std_vit"} for run in runs[:2]], {}) is None
+
+
+def test_every_planned_run_is_a_recipe_of_a_model_that_can_be_built():
+    keys = [run.key for run in planned()]
+    assert len(keys) == len(set(keys))
+    for run in choose(planned(), (), seeds=1):
+        recipe = run.resolved()
+        if run.group == "gap":  # the other parts have the same models
+            options = {k: v for k, v in recipe.model.options.items() if v != "data_driven"}
+            parameters = int(predict_parameters(model_config(recipe.model.name, **options)))
+            assert run.name in LABELS
+            assert parameters <= 44_500 or 116_000 <= parameters <= 123_000

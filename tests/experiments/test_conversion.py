@@ -10,9 +10,8 @@ import pytest
 import torch
 from published import write_cifar
 
+from experiments import __main__ as main
 from experiments.conversion import plan as conversion
-from tcpvit.cli import reproduce as reproduce_module
-from tcpvit.cli.reproduce import reproduce
 
 TINY = ("data.batch_size=50", "schedule.epochs=1", "schedule.warmup_epochs=0", "precision=float32")
 
@@ -25,13 +24,13 @@ def small(monkeypatch, tmp_path):
     monkeypatch.setitem(conversion.OPTIONS, "depth", 2)
     plan = [replace(run, changes=(*run.changes, *TINY)) for run in conversion.planned()]
     study = replace(conversion.STUDY, planned=lambda: plan)
-    monkeypatch.setattr(reproduce_module, "find_study", lambda name: study)
+    monkeypatch.setattr(main, "find_study", lambda name: study)
     return tmp_path
 
 
 def run(home: Path, only: list[str]) -> dict[str, dict]:
     places = {"runs": home / "runs", "results": home / "results", "pages": home / "pages"}
-    reproduce("conversion", only=only, data_root=home, quiet=True, **places)
+    main.experiment("conversion", only=only, data_root=home, quiet=True, **places)
     return {record["name"]: record for record in map(_read, sorted((home / "results/conversion").glob("*.json")))}
 
 

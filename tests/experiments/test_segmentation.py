@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from published import write_pets
 
-from experiments.segmentation import page as segmentation_page
+from experiments import __main__ as main
+from experiments.pages import NOTHING
+from experiments.segmentation import pages as segmentation_pages
 from experiments.segmentation import tables as segmentation_tables
 from experiments.segmentation.plan import PRESETS, SEEDS, STUDY, planned
-from tcpvit.cli import reproduce as reproduce_module
-from tcpvit.cli.reproduce import reproduce
+from experiments.segmentation.tables import components, parameter_table
 from tcpvit.compare.intervals import leads
+from tcpvit.compare.segmentation import performance_table
 from tcpvit.compare.study import Places
-
-ROOT = Path(__file__).parents[2]
 
 # 16×16 images, one block, two epochs: a run takes a second.
 TINY = ("data.image_size=16", "data.batch_size=8", "schedule.epochs=2")
@@ -48,9 +48,9 @@ def pets(tmp_path_factory) -> Path:
 def run_tiny(home: Path, pets: Path, monkeypatch, only: list[str]) -> list[Path]:
     """The study with tiny models and images; its plan, order and seeds are the real ones."""
     plan = [replace(run, changes=(*run.changes, *TINY)) for run in planned()]
-    monkeypatch.setattr(reproduce_module, "find_study", lambda name: replace(STUDY, planned=lambda: plan))
+    monkeypatch.setattr(main, "find_study", lambda name: replace(STUDY, planned=lambda: plan))
     places = {"runs": home / "runs", "results": home / "results", "pages": home / "pages"}
-    return reproduce("segmentation", only=only, data_root=pets, quiet=True, **places)
+    return main.experiment("segmentation", only=only, data_root=pets, quiet=True, **places)
 
 
 def made_record(group: str, name: str, seed: int, miou: float) -> dict:
@@ -64,7 +64,7 @@ def made_record(group: str, name: str, seed: int, miou: float) -> dict:
         "group": group,
         "name": name,
         "model": PRESETS[name],
-        "parameters": segmentation_tables.components(name)["total"],
+        "parameters": components(PRESETS[name])["total"],
         "train_images": 5879,
         "test_images": 1470,
         "epochs": 10,
@@ -86,8 +86,8 @@ def made_record(group: str, name: str, seed: int, miou: float) -> dict:
 def test_a_study_runs_records_draws_and_goes_on(tmp_path, pets, monkeypatch):
     written = run_tiny(tmp_path, pets, monkeypatch, ["whole"])
     names = {path.name for path in written}
-    figures = ["params", "curves", "confusion", "visual", "errors", "efficiency"]
-    assert {f"seg_{name}.{ending}" for name in figures for ending in ("svg", "png")} < names
+    drawings = {f"seg_{name}.svg" for name in ("params", "curves", "confusion", "efficiency")}
+    assert drawings | {"seg_visual.webp", "seg_errors.webp"} < names
     assert all(path.stat().st_size > 1000 for path in written)
 
     record = json.loads((tmp_path / "results" / "segmentation" / "whole-tcp-0.json").read_text())
@@ -99,9 +99,9 @@ def test_a_study_runs_records_draws_and_goes_on(tmp_path, pets, monkeypatch):
 
     page = (tmp_path / "pages" / "segmentation.md").read_text()
     assert f"{100 * record['miou']:.1f}" in page
-    assert page.count("\nNot run here: ") == 3
-    assert "(fig:seg_curves). All training images, 2 epochs.*" in page
-    assert "2 epochs, 8 training and 4 validation images, 1 seed of each model." in page
+    assert page.count(NOTHING) == 3  # the subset, without and with augmentation, and its figure
+    assert "](seg_curves.svg)" in page
+    assert "| whole-tcp-0 | tcp_vit_pet | 8 | 2 | 0 |" in (tmp_path / "pages" / "segmentation_runs.md").read_text()
 
     # What has its record is not trained again; what lost it is read from its run, and not trained either.
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("*.safetensors")}
@@ -113,9 +113,8 @@ def test_a_study_runs_records_draws_and_goes_on(tmp_path, pets, monkeypatch):
 
 def test_every_other_model_of_the_plan_trains(tmp_path, pets, monkeypatch):
     run_tiny(tmp_path, pets, monkeypatch, ["augmented-plus-0", "augmented-full-0"])
-    page = (tmp_path / "pages" / "segmentation.md").read_text()
-    assert "| Std-ViT | 1,570,978 | 1.000× | not run here |" in page
-    assert page.count("| tcp_vit_pet_") == 2
+    assert "| Std-ViT | 1.000× | not run here |" in (tmp_path / "pages" / "segmentation.md").read_text()
+    assert (tmp_path / "pages" / "segmentation_runs.md").read_text().count("| tcp_vit_pet_") == 2
 
 
 def test_the_plan_is_that_of_the_issue():
@@ -137,14 +136,16 @@ def test_tables_hold_the_papers_numbers_with_its_classes_exchanged():
     runs = segmentation_tables.runs_of(
         [made_record("whole", "std", 0, 0.70), made_record("whole", "tcp", 0, 0.69)], "whole"
     )
-    rows = {row.cells[0]: row.cells[1:] for row in segmentation_tables.performance_table(runs).rows}
+    rows = {row.cells[0]: row.cells[1:] for row in performance_table(runs).rows}
     assert rows["mIoU"] == ("70.0", "69.0", "−1.0", "87.8", "86.8", "−1.0")
     (pet,) = [cells for label, cells in rows.items() if label.startswith("IoU: pet")]
     assert pet == ("40.0", "40.0", "0.0", "84.0", "82.7", "−1.3")
     (dice,) = [cells for label, cells in rows.items() if label.startswith("Dice: background")]
     assert dice[3:] == ("95.7", "95.2", "−0.4")  # as printed, though the two differ by 0.5
     assert rows["parameters"] == (1_570_978, 751_586, pytest.approx(0.478, abs=5e-4)) * 2
-    assert "to the unit" in segmentation_tables.parameter_table().notes[0]
+    rows = {row.cells[0]: row.cells[1:] for row in parameter_table({"std": "std_vit_pet", "tcp": "tcp_vit_pet"}).rows}
+    assert rows["encoder"][:2] == (1_188_480, 402_048)  # the paper's numbers, to the unit
+    assert rows["total"] == (1_570_978, 751_586, pytest.approx(0.478, abs=5e-4))
 
 
 def test_work_is_that_of_the_convolutions_and_bounds_the_time():
@@ -164,9 +165,9 @@ def test_differences_are_taken_seed_by_seed_with_their_interval():
     runs = segmentation_tables.runs_of([*records, made_record("subset", "plus", 7, 0.1)], "subset")
     assert leads(runs["plus"], runs["std"], "miou") == pytest.approx([1, 2, 3])
     rows = {row.cells[0]: row.cells[1:] for row in segmentation_tables.seeds_table("s", "S", runs).rows}
-    assert rows["Std-ViT"][2:4] == ("70.0 ± 10.0", "[45.2, 94.8]")
-    assert rows["TCP-ViT+"][4:6] == ("+2.0", "[−0.5, +4.5]")
-    assert rows["TCP-ViT"][2] == "not run here"
+    assert rows["Std-ViT"][1:3] == ("70.0 ± 10.0", None)
+    assert rows["TCP-ViT+"][2] == "+2.0 [−0.5, +4.5]"
+    assert rows["TCP-ViT"][1] == "not run here"
 
 
 def test_a_faster_rate_is_compared_seed_by_seed():
@@ -178,21 +179,11 @@ def test_a_faster_rate_is_compared_seed_by_seed():
     assert rows[1][:3] == ("TCP-ViT", "not run here", "not run here")
 
 
-def test_goals_are_reached_missed_or_open():
-    records = [made_record("whole", "std", 0, 0.700), made_record("whole", "tcp", 0, 0.691)]
-    records += [made_record("subset", name, 0, miou) for name, miou in (("std", 0.6), ("plus", 0.59), ("full", 0.586))]
-    groups = [segmentation_tables.runs_of(records, group) for group in segmentation_page.ASKED]
-    table = segmentation_tables.goals_table(*groups)
-    verdicts = [row.cells[3] for row in table.rows]
-    assert verdicts == ["reached, one seed", "missed, one seed", "reached, one seed", "open", "open", "reached"]
-    assert table.rows[0].cells[1] == "−0.90 points"
-
-
-def test_a_page_without_runs_says_so(tmp_path):
-    page = segmentation_page.text([], tmp_path)
-    assert page.count("\nNot run here: ") == 4
-    assert page.count("*Not run here: ") == len(segmentation_page.CAPTIONS)
-    assert "$" not in page.replace("$ tcpvit", "")
+def test_pages_without_runs_say_so(tmp_path):
+    pages = segmentation_pages.blocks(Places(tmp_path, tmp_path, tmp_path))
+    empty = [name for page in pages.values() for name, block in page.items() if block == NOTHING]
+    figures = set(segmentation_pages.CAPTIONS)
+    assert set(empty) == figures | {"subset", "augmented", "times", "runs"}
 
 
 def test_figures_show_the_subset_while_there_is_nothing_better():
@@ -203,26 +194,22 @@ def test_figures_show_the_subset_while_there_is_nothing_better():
     assert segmentation_tables.shown_group(subset[:1]) is None
 
 
-def test_the_page_in_the_documentation_is_that_of_the_records():
-    pages = ROOT / "docs" / "results"
-    places = Places(ROOT / "runs", ROOT / "results" / "segmentation", pages)
-    written = (pages / "segmentation.md").read_text(encoding="utf-8")
-    times = places.results.parent / segmentation_page.TIMES
-    assert written == segmentation_page.text(places.records(), pages, times), "write it with --pages-only"
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert segmentation_page.summary(places.records()) in readme, "write it with --pages-only"
-
-
-def test_the_summary_shows_both_models_beside_the_papers_numbers():
+def test_the_summary_shows_both_models_beside_the_papers_numbers(tmp_path):
     records = [made_record("whole", name, 0, miou) for name, miou in (("std", 0.8), ("tcp", 0.79))]
-    found = segmentation_page.summary(records)
-    assert "80.0 %" in found
-    assert "87.8 %" in found
-    assert "79.0 %" in found
+
+    def summary(records: list[dict]) -> str:
+        for record in records:
+            whole = {"recipe": "paper-segmentation", "changes": [], "command": "", **record}
+            (tmp_path / f"{record['key']}.json").write_text(json.dumps(whole))
+        return segmentation_pages.readme(Places(tmp_path, tmp_path, tmp_path))["segmentation"]
+
+    assert summary(records[:1]) == NOTHING
+    found = summary(records)
+    assert "| `std_vit_pet` | 1,570,978 | 1.000× | 80.0 % | 87.8 % |" in found
+    assert "| `tcp_vit_pet` | 751,586 | 0.478× | 79.0 % | 86.8 % |" in found
     assert "mIoU against Std-ViT" not in found
-    assert "Not run here" in segmentation_page.summary(records[:1])
     for seed in (0, 1):
         records += [made_record("subset", name, seed, miou) for name, miou in (("std", 0.8), ("plus", 0.82))]
-    ours = segmentation_page.summary(records)
-    assert "| `tcp_vit_pet_plus` | 0.484× | +2.0 [+2.0, +2.0], 2 seeds | – |" in ours
+    ours = summary(records)
+    assert "| `tcp_vit_pet_plus` | 0.484× | +2.0 [+2.0, +2.0] | – |" in ours
     assert "| `tcp_vit_pet_full`" not in ours  # not run

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from small_runs import make_set
 
 import tcpvit
 from experiments.slices import plan as slices
-from experiments.slices.page import class_changes, words_on_gradients, write
+from experiments.slices.pages import LABELS, class_changes, gradient_table, write
 from tcpvit.compare.study import Places, Planned, record
 from tcpvit.data import Batches, Splits
 from tcpvit.layers import TLayerNorm
@@ -218,18 +217,15 @@ def test_a_record_is_small_and_holds_everything(places):
 
 def test_the_page_says_what_was_measured(places):
     pytest.importorskip("matplotlib")
-    page, *figures = write(places)
-    text = page.read_text()
+    written = write(places)
+    page, runs = (places.pages / name for name in ("slices.md", "slices_runs.md"))
     for each in records(places).values():
         for found in each["ablation"].values():
-            assert f"{100 * found['without 0']['top1']:.1f} %" in text
-        assert f"`{each['command']}`" in text
-    assert {figure.name for figure in figures} == {
-        f"slices_{name}.{ending}"
-        for name in ("pictures", "ablation", "classes", "energy", "gradients")
-        for ending in ("svg", "png")
-    }
-    assert all((page.parent / name).is_file() for name in {figure.name for figure in figures})
+            assert f"{100 * found['without 0']['top1']:.1f} %" in page.read_text()
+        assert f"`{each['command']}`" in runs.read_text()
+    drawings = {f"slices_{name}.svg" for name in ("ablation", "classes", "energy", "gradients")}
+    assert {path.name for path in written} == drawings | {"slices_images.webp", page.name, runs.name}
+    assert all(path.is_file() for path in written)
 
 
 def test_without_records_there_is_no_page(tmp_path):
@@ -237,18 +233,10 @@ def test_without_records_there_is_no_page(tmp_path):
     assert not Path(tmp_path / "pages").exists()
 
 
-def test_a_gradient_that_vanishes_is_called_so():
-    even = {"gradients": {"norms": [[1.0, 1.0], [0.5, 0.4], [0.8, 0.8]]}}
-    said = words_on_gradients("it", even)
-    assert "slice 1, in the median 45.0 %" in said
-    assert "below 40.0 %: none vanishes, but they are not alike" in said
-    vanished = {"gradients": {"norms": [[1.0, 1.0], [1.0, 1.0], [0.01, 0.03]]}}
-    assert "slice 2 does fall behind" in words_on_gradients("it", vanished)
-
-
-def test_the_study_has_a_name(tmp_path, capsys):
-    from tcpvit import cli
-
-    assert cli.main(["reproduce", "slices", "--plan", "--json", "--runs", str(tmp_path)]) == 0
-    runs = json.loads(capsys.readouterr().out)["plan"]["rows"]
-    assert [row["run"] for row in runs] == ["slices-paper-0", "slices-plus-0"]
+def test_gradients_are_shares_of_the_largest_of_their_step():
+    gradients = {"norms": [[1.0, 1.0], [0.5, 0.4], [0.8, 0.8]], "late_by_block": {}}
+    record = {"energy": {"picture": [1.0, 1.0, 1.0]}, "start": {"with norms": [2.0, 1.0, 4.0]}, "gradients": gradients}
+    start, median, lowest = (row.cells[2:] for row in gradient_table({LABELS["paper"]: record}).rows)
+    assert start == (1.0, 0.5, 2.0)
+    assert median == ("100.0 %", "45.0 %", "80.0 %")
+    assert lowest == ("100.0 %", "40.0 %", "80.0 %")

@@ -35,7 +35,7 @@ VERBS: dict[str, tuple[str, str]] = {
     ),
     "reproduce": (
         "tcpvit.cli.reproduce:reproduce",
-        "Run a study of the paper's or our own: training, tables, figures and a page.",
+        "Run an experiment of the paper: training, its table beside the paper's numbers, and its figures.",
     ),
     "tensorize": (
         "tcpvit.cli.tensorize:tensorize",
@@ -44,7 +44,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "models": ("tcpvit.cli.analyze:models", "The models there are, with their size and the ratio to their twin."),
     "analyze": ("tcpvit.cli.analyze:analyze", "Parameters, FLOPs and memory of models, by formula and by count."),
     "bench": (
-        "benchmarks.speed:bench",
+        "tcpvit.cli.bench:bench",
         "Time of models, forward and forward+backward, beside what their FLOPs promise.",
     ),
 }

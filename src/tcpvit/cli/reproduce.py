@@ -1,24 +1,20 @@
-"""`tcpvit reproduce`: the paper's experiments and our own, as studies that anybody can run again."""
+"""`tcpvit reproduce`: the paper's experiments, as studies that anybody can run again."""
 
 from __future__ import annotations
 
-import importlib
 import json as json_module
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
 from tcpvit.cli.progress import display_for
+from tcpvit.compare import classification, segmentation
 from tcpvit.compare.study import Places, Planned, Study, choose, work
 from tcpvit.errors import did_you_mean
 from tcpvit.tables import Table, show
 
-STUDIES = {
-    "classification": "experiments.classification.plan",
-    "conversion": "experiments.conversion.plan",
-    "segmentation": "experiments.segmentation.plan",
-    "slices": "experiments.slices.plan",
-}
+STUDIES = {study.name: study for study in (classification.STUDY, segmentation.STUDY)}
 
 
 def reproduce(
@@ -30,51 +26,69 @@ def reproduce(
     resume: bool = True,
     plan: bool = False,
     pages_only: bool = False,
-    runs: Path = Path("runs"),
-    results: Path = Path("results"),
-    pages: Path = Path("docs/results"),
+    out: Path = Path("reproduced"),
     data_root: Path | None = None,
     threads: int = 1,
     quiet: bool = False,
     json: bool = False,
 ) -> list[Path]:
-    """Run a study of the paper's or our own: training, tables, figures and a page.
+    """Run an experiment of the paper: training, its table beside the paper's numbers, and its figures.
 
-    Every run leaves a JSON file in RESULTS/STUDY as it ends, with its command, seed, epochs and commit; the tables,
-    figures and pages are written from these files. The same command goes on where it was stopped, and may run several
-    times at once: each process takes runs that no other has.
+    Every run leaves a JSON record in OUT/STUDY/records as it ends, with its command, seed, epochs and commit; table and
+    figures are written from the records. The same command resumes what was stopped, and may run several times at once:
+    each process takes runs that no other has.
 
     Args:
-        study: classification, segmentation, slices (what each slice sees and learns), or conversion (a ViT of timm is
-            projected and distilled).
-        only: a run or a part of the study, wildcards allowed, as "gap-*"; may be repeated. See --plan.
+        study: classification (CIFAR-10, SVHN, STL-10, full CIFAR-10) or segmentation (Oxford-IIIT Pet).
+        only: a run or a part of the study, wildcards allowed, as "paper-*"; may be repeated. See --plan.
         seeds: how many seeds of each, from 0 on, instead of the plan's own.
         epochs: train so long instead of as planned; such runs are kept apart.
-        resume: go on with runs that were stopped; --no-resume leaves them alone.
-        plan: list the runs and what there is of them, and run nothing.
-        pages_only: write the tables, figures and pages from the records, and run nothing.
-        runs: the folder of all runs.
-        results: the folder of all records.
-        pages: the folder of the pages and figures.
-        data_root: the folder that holds the sets.
+        resume: resume runs that were stopped; --no-resume leaves them alone.
+        plan: list the runs and their state, and run nothing.
+        pages_only: write the table and the figures from the records, and run nothing.
+        out: the folder of the runs, records, tables and figures.
+        data_root: the folder that holds the data sets.
         threads: of each process.
         quiet: show nothing but the result.
         json: print the plan or the written files as JSON on stdout, and the progress on stderr.
 
     Examples:
         tcpvit reproduce classification --plan
-        tcpvit reproduce classification --only gap
         tcpvit reproduce classification --only paper --seeds 1
-        tcpvit reproduce classification --only gap-joint-0 --epochs 1
-        tcpvit reproduce segmentation --only whole --only subset
+        tcpvit reproduce classification --only paper-tcp-0 --epochs 1
+        tcpvit reproduce segmentation --seeds 1 --epochs 10
         tcpvit reproduce classification --pages-only
     """
-    its = find_study(study)
+    if study not in STUDIES:
+        raise ValueError(f"no study is called {study!r}{did_you_mean(study, STUDIES)}")
+    home = out / (study if epochs is None else f"{study}-{epochs}-epochs")
+    places = Places(home / "runs", home / "records", home)
+    return run_study(
+        STUDIES[study], places, only=only, seeds=seeds, epochs=epochs, resume=resume, plan=plan, pages_only=pages_only,
+        data_root=data_root, threads=threads, quiet=quiet, json=json,
+    )  # fmt: skip
+
+
+def run_study(
+    study: Study,
+    places: Places,
+    *,
+    only: Sequence[str] = (),
+    seeds: int | None = None,
+    epochs: int | None = None,
+    resume: bool = True,
+    plan: bool = False,
+    pages_only: bool = False,
+    data_root: Path | None = None,
+    threads: int = 1,
+    quiet: bool = False,
+    json: bool = False,
+) -> list[Path]:
+    """Show the plan of a study, or train what it lacks and write its tables and figures."""
     for name, value in (("seeds", seeds), ("epochs", epochs), ("threads", threads)):
         if value is not None and value < 1:
             raise ValueError(f"--{name} is at least 1, got {value}")
-    places = Places.of(study, epochs, runs, results, pages)
-    chosen = choose(its.planned(), only, seeds)
+    chosen = choose(study.planned(), only, seeds)
     if not resume:
         chosen = [run for run in chosen if not (places.runs / run.key).exists()]
     if plan:
@@ -84,29 +98,16 @@ def reproduce(
     progress.resume_command = "the same command"  # `tcpvit train` knows no records
     if not pages_only:
         torch.set_num_threads(threads)
-        missing = work(its, chosen, places, epochs=epochs, root=data_root, progress=progress)
+        missing = work(study, chosen, places, epochs=epochs, root=data_root, progress=progress)
         if chosen and len(missing) == len(chosen):
             raise FileNotFoundError("none of these runs has its images here; see above where to get them")
-    written = its.write(places)
-    if json:
-        print(json_module.dumps([str(path) for path in written], indent=2))
-    else:
-        for path in written:
-            print(path)
+    written = study.write(places)
+    print(json_module.dumps([str(path) for path in written], indent=2) if json else "\n".join(map(str, written)))
     return written
 
 
-def find_study(name: str) -> Study:
-    """The study of that name."""
-    if name not in STUDIES:
-        raise ValueError(f"no study is called {name!r}{did_you_mean(name, STUDIES)}")
-    study: Study = importlib.import_module(STUDIES[name]).STUDY
-    return study
-
-
 def _show_plan(plan: list[Planned], places: Places, epochs: int | None, json: bool) -> None:
-    columns = ["run", "model", "data", "epochs", "state"]
-    table = Table("plan", f"{len(plan)} runs, in the order of worth", columns)
+    table = Table("plan", f"{len(plan)} runs, the most important first", ["run", "model", "data", "epochs", "state"])
     for run in plan:
         recipe = run.resolved(epochs)
         table.add(run.key, recipe.model.name, recipe.data.name, recipe.schedule.epochs, _state(run, places))
@@ -116,4 +117,4 @@ def _show_plan(plan: list[Planned], places: Places, epochs: int | None, json: bo
 def _state(run: Planned, places: Places) -> str:
     if (places.results / f"{run.key}.json").is_file():
         return "done"
-    return "begun" if (places.runs / run.key).exists() else "to do"
+    return "started" if (places.runs / run.key).exists() else "to do"

@@ -12,12 +12,6 @@ Run = dict[str, Any]  # the record of a run
 # The 97.5 % quantiles of Student's t with 1, 2, ... degrees of freedom: seeds are few, and scipy is an extra.
 STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 
-ABOUT = (  # for the pages
-    "A 95 % interval is by Student's t over the seeds, for differences seed by seed. It covers the chance in weights "
-    "and order of images, not that of other test images, and over two seeds it is hardly more than a warning. The "
-    'mean decides whether a target is reached; "on average" means that the interval reaches to its other side.'
-)
-
 
 def interval(values: Sequence[float]) -> tuple[float, float] | None:
     """The 95 % interval of the mean of several values, by Student's t (that of 10 for more); None for one value.
@@ -111,15 +105,3 @@ def on_common_seeds(runs: Mapping[str, Sequence[Run]]) -> dict[str, list[Run]]:
     seeds = [{run["seed"] for run in of_model} for of_model in runs.values() if of_model]
     common = set.intersection(*seeds) if seeds else set()
     return {name: [run for run in of_model if run["seed"] in common] for name, of_model in runs.items()}
-
-
-def verdict(found: Sequence[float], least: float) -> str:
-    """Whether differences reach `least`: the mean decides, and the interval how sure that is.
-
-    >>> verdict([0.9, 1.0, 1.1], 0), verdict([-1.0, 1.5, 1.0], 0), verdict([-1.0], 0)
-    ('reached', 'reached on average', 'missed, one seed')
-    """
-    said, ends = "reached" if fmean(found) >= least else "missed", interval(found)
-    if ends is None:
-        return f"{said}, one seed"
-    return f"{said} on average" if ends[0] < least <= ends[1] else said

@@ -1,7 +1,7 @@
-"""A study: planned training runs, each of which leaves one JSON file; tables, figures and pages come from those files.
+"""A study: planned training runs, each of which leaves one JSON record; tables and figures come from the records.
 
 A run is a recipe with changes and a seed. It is trained into its own folder by the training engine, so that a study
-that was interrupted goes on where it stood, and several processes may work on one study: each run has a lock.
+that was interrupted resumes where it stopped, and several processes may work on one study: each run has a lock.
 """
 
 from __future__ import annotations
@@ -9,23 +9,27 @@ from __future__ import annotations
 import fnmatch
 import json
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tcpvit.compare.compare import check_same, train_once
 from tcpvit.data.registry import SOURCES, find_dataset
 from tcpvit.errors import did_you_mean
+from tcpvit.figures.style import save_figure
 from tcpvit.progress import Progress
+from tcpvit.tables import Table, render
 from tcpvit.training import Recipe, load_recipe
 from tcpvit.training.checkpoint import write_atomically
 from tcpvit.training.run import Busy, RunFolder, read_json
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 Record = dict[str, Any]  # what a JSON file of results holds
 OF_EVERY_RECORD = ("key", "group", "name", "model", "parameters", "epochs", "seed", "recipe", "changes", "command")
-PLACES = ("--data-root", "--runs", "--results", "--pages")  # options of commands that name folders of the machine
-FAST = ("optimizer.slice_lr_scale=full",)  # a slice has 1/C of the inputs of a dense layer, and learns C times as fast
+PLACES = ("--data-root", "--out", "--runs", "--results", "--pages")  # options that name folders of the machine
 
 
 @dataclass(frozen=True)
@@ -75,24 +79,24 @@ class Finished:
 
 
 def train_by_recipe(run: Planned, recipe: Recipe, folder: Path, progress: Progress) -> None:
-    """Train what the recipe says, or go on with it."""
+    """Train by the recipe, or resume the run."""
     train_once(recipe, folder, progress=progress)
 
 
 @dataclass(frozen=True)
 class Study:
-    """`planned` in the order of worth; `measured` turns a finished run into the numbers that belong to the task."""
+    """`planned`, the most important runs first; `measured` turns a finished run into the numbers of its task."""
 
     name: str
     planned: Callable[[], Sequence[Planned]]
     measured: Callable[[Finished], Record]
-    write: Callable[[Places], list[Path]]  # tables, figures and pages from the records
+    write: Callable[[Places], list[Path]]  # tables and figures from the records
     train: Callable[[Planned, Recipe, Path, Progress], None] = train_by_recipe
 
 
 @dataclass(frozen=True)
 class Places:
-    """Where a study keeps its runs and records, and where its pages go."""
+    """Where a study keeps its runs and records, and where its tables and figures go."""
 
     runs: Path
     results: Path
@@ -102,21 +106,23 @@ class Places:
     def of(cls, study: str, epochs: int | None, runs: Path, results: Path, pages: Path) -> Places:
         """Runs with other epochs than planned are kept apart: they are another study.
 
-        >>> Places.of("classification", 2, Path("runs"), Path("results"), Path("docs/results")).results.as_posix()
+        >>> Places.of("classification", 2, Path("runs"), Path("results"), Path("pages")).results.as_posix()
         'results/classification-2-epochs'
         """
         name = study if epochs is None else f"{study}-{epochs}-epochs"
         return cls(runs / name, results / name, pages if epochs is None else pages / name)
 
-    @property
-    def readme(self) -> Path:
-        """The README that the summary goes into, if there is one: that of the house whose docs the pages are."""
-        house = self.pages.parent.parent if self.pages.parts[-2:] == ("docs", "results") else self.pages
-        return house / "README.md"
-
     def records(self) -> list[Record]:
         """All of them, in the order of their names."""
         return [_read_record(file) for file in sorted(self.results.glob("*.json"))]
+
+    def write(self, name: str, table: Table, figures: Mapping[str, Figure]) -> list[Path]:
+        """Write the figures, and a page NAME.md with the table that shows them."""
+        files = [file for stem, figure in figures.items() for file in save_figure(figure, self.pages / stem)]
+        parts = [render([table], "markdown"), *(f"![{stem}]({stem}.svg)" for stem in figures)]
+        page = self.pages / f"{name}.md"
+        write_atomically(page, ("\n\n".join(parts) + "\n").encode())
+        return [page, *files]
 
 
 def _read_record(file: Path) -> Record:
@@ -136,29 +142,6 @@ def curve_of(run: Record, column: str, scale: float = 1.0) -> tuple[list[float],
     """
     rows = [row for row in run["history"] if column in row]
     return [row["epoch"] for row in rows], [scale * row[column] for row in rows]
-
-
-def figure_block(stem: str, caption: str, about: str = "") -> str:
-    """A figure of a page with its caption, and `about` what is shown, in Markdown.
-
-    >>> figure_block("curves", "The losses.", " One seed.")
-    '![The losses.](curves.png)\\n\\n*The losses. One seed.* [SVG](curves.svg)'
-    """
-    return f"![{caption}]({stem}.png)\n\n*{caption}{about}* [SVG]({stem}.svg)"
-
-
-def write_block(page: Path, name: str, text: str) -> list[Path]:
-    """Write `text` between `<!-- name -->` and `<!-- /name -->` of a page that has them; gives what was written."""
-    begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
-    if not page.is_file():
-        return []
-    whole = page.read_text(encoding="utf-8")
-    before, _, rest = whole.partition(begin)
-    _, found, after = rest.partition(end)
-    if not found:
-        return []
-    write_atomically(page, f"{before}{begin}\n{text.strip()}\n{end}{after}".encode())
-    return [page]
 
 
 def choose(planned: Iterable[Planned], only: Sequence[str], seeds: int | None) -> list[Planned]:
@@ -252,10 +235,19 @@ def _common(run: Planned, finished: Finished) -> Record:
         "cpu_seconds": result.get("cpu_seconds"),
         "threads": first["threads"],
         "torch": first["torch"],
-        "command": shlex.join(["tcpvit", *without_places(first["command"][1:])]),
+        "command": f"{_program(first['command'][0])} {shlex.join(without_places(first['command'][1:]))}",
         "commit": first["commit"],
         "resumed": [{"from_step": session["from_step"], "commit": session["commit"]} for session in later],
     }
+
+
+def _program(name: str) -> str:
+    """How the program of a command is called: `python -m tcpvit` and the like are the same as `tcpvit`.
+
+    >>> _program("__main__.py"), _program("python -m experiments")
+    ('tcpvit', 'python -m experiments')
+    """
+    return name if name.startswith("python -m ") else "tcpvit"
 
 
 def without_places(words: Sequence[str]) -> list[str]:
@@ -281,7 +273,7 @@ def _same(found: Record, run: Planned, recipe: Recipe) -> bool:
     for name, value in asked.items():
         if found.get(name) != value:
             raise ValueError(
-                f"the record of {run.key} has {name}={found.get(name)}, the plan {value}; remove it to run that anew"
+                f"the record of {run.key} has {name}={found.get(name)}, the plan {value}; remove it to run that again"
             )
     return True
 

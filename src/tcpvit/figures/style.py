@@ -66,10 +66,10 @@ def house_style(families: Sequence[str] = (HOUSE,)) -> Iterator[type[Figure]]:
         yield Figure
 
 
-def save_figure(figure: Figure, path: Path) -> list[Path]:
-    """Write `path` with the endings .svg and .png, the same bytes for the same figure; gives the two paths."""
+def save_figure(figure: Figure, path: Path, endings: Sequence[str] = ("svg", "png")) -> list[Path]:
+    """Write `path` with each ending (svg, png, webp, pdf), the same bytes for the same figure; gives the paths."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    files = [path.with_name(f"{path.name}.{ending}") for ending in ("svg", "png")]
+    files = [path.with_name(f"{path.name}.{ending}") for ending in endings]
     with house_style():
         figure.draw_without_rendering()
         figure.set_layout_engine("none")  # it is done; no need to work it out for each file

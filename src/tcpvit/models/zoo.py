@@ -1,7 +1,7 @@
 """The zoo: trained weights that come with the package, found by the name of their preset.
 
 `zoo/NAME/` is a folder of `save_pretrained` with preprocessing.json, the recipe of its training and a card. It is
-written by docs/write_zoo.py from a run of a study, never by hand.
+written by experiments/zoo.py from a run of a study, never by hand.
 """
 
 from __future__ import annotations
