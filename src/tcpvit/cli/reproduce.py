@@ -81,9 +81,7 @@ def reproduce(
         _show_plan(chosen, places, epochs, json)
         return []
     progress = display_for(quiet=quiet, json=json)
-    progress.resume_command = (
-        "the same command"  # `tcpvit train` knows no records
-    )
+    progress.resume_command = "the same command"  # `tcpvit train` knows no records
     if not pages_only:
         torch.set_num_threads(threads)
         missing = work(its, chosen, places, epochs=epochs, root=data_root, progress=progress)

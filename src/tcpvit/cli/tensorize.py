@@ -18,11 +18,11 @@ from tcpvit.data import Splits
 from tcpvit.inference import LoadedModel, load_model
 from tcpvit.models import list_models, save_pretrained
 from tcpvit.tables import Table, Written, percent, show
-from tcpvit.tensorize.config import TensorizeConfig
+from tcpvit.tensorize.config import EncoderConfig, TensorizeConfig, make_config
 from tcpvit.tensorize.convert import tensorize_
 from tcpvit.tensorize.distill import check_labels, check_same
 from tcpvit.tensorize.distill import distill as distil
-from tcpvit.tensorize.libraries import nearest_name, preparation
+from tcpvit.tensorize.libraries import preparation
 from tcpvit.tensorize.origin import build
 from tcpvit.tensorize.report import Report
 from tcpvit.training import Recipe, evaluate
@@ -40,12 +40,12 @@ def tensorize(
     transform: str = "dct",
     init: Literal["project", "fresh"] = "project",
     mode: Literal["drop_in", "encoder"] = "drop_in",
-    arrange: Literal["none", "inside", "all"] = "inside",
-    convs: Literal["none", "pointwise", "patch", "all"] = "none",
+    arrange: Literal["none", "inside", "all"] | None = None,
+    convs: Literal["none", "pointwise", "patch", "all"] | None = None,
     include: list[str] = [],  # noqa: B006 (typer copies it)
     exclude: list[str] = [],  # noqa: B006
-    heads: bool = False,
-    strict: bool = False,
+    heads: bool | None = None,
+    strict: bool | None = None,
     option: list[str] = [],  # noqa: B006
     out: Path | None = None,
     distill: str | None = None,
@@ -86,8 +86,17 @@ def tensorize(
         tcpvit tensorize timm/deit_tiny_patch16_224 --mode encoder
         tcpvit tensorize runs/std --tube 4 --distill cifar10 --set schedule.epochs=10 --out runs/std-tube4
     """
-    config = TensorizeConfig(
-        tube, transform, init, include, exclude, heads=heads, convs=convs, arrange=arrange, strict=strict, mode=mode
+    config = _config(
+        mode,
+        {"tube": tube, "transform": transform, "init": init},
+        {
+            "include": include,
+            "exclude": exclude,
+            "heads": heads,
+            "convs": convs,
+            "arrange": arrange,
+            "strict": strict,
+        },
     )
     if distill is not None and out is None:
         raise ValueError("--distill trains the model, which takes a folder to keep it in; add --out FOLDER")
@@ -112,7 +121,7 @@ def tensorize(
         if splits is not None:
             splits = _fitting(trained, splits)
         teacher = copy.deepcopy(trained.model) if splits is not None else None
-        report = tensorize_(trained.model, config)
+        report = tensorize_(trained.model, config, progress=display_for(quiet=quiet, json=json))
     if not json and not quiet:
         show([report.table()])
     found: dict[str, float] = {}
@@ -128,6 +137,12 @@ def tensorize(
     elif found:
         show([_top1_table(found, f"{distill}; the model is in {out}/best")])
     return report
+
+
+def _config(mode: str, common: dict[str, Any], of_drop_ins: dict[str, Any]) -> TensorizeConfig | EncoderConfig:
+    """The config of the method; what is left as it is by default is not meant for another one."""
+    given = {name: value for name, value in of_drop_ins.items() if value is not None and value != []}
+    return make_config(options={"mode": mode, **common, **given})
 
 
 def _options(words: Sequence[str]) -> dict[str, Any]:
@@ -160,11 +175,7 @@ def _find(name: str, options: dict[str, Any]) -> LoadedModel:
         if options:
             raise ValueError(f"--option is for models that are built anew, {name} is a folder")
         return load_model(name)
-    try:
-        model = build(name, **options)
-    except ValueError as error:
-        raise ValueError(f"{error}{nearest_name(name)}") from error
-    model.eval()
+    model = build(name, **options).eval()
     return LoadedModel(name, model, preprocessing=preparation(name, model))
 
 

@@ -8,7 +8,7 @@
 0.352
 """
 
-from tcpvit.tensorize.config import TensorizeConfig
+from tcpvit.tensorize.config import EncoderConfig, TensorizeConfig
 from tcpvit.tensorize.convert import materialize_, tensorize_, to_dense_
 from tcpvit.tensorize.distill import distill
 from tcpvit.tensorize.drop_ins import TubalConv1D, TubalConv2d, TubalMultiheadAttention
@@ -17,6 +17,7 @@ from tcpvit.tensorize.origin import build
 from tcpvit.tensorize.report import LayerRow, Report
 
 __all__ = [
+    "EncoderConfig",
     "LayerRow",
     "Report",
     "TensorizeConfig",

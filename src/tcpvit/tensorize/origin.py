@@ -16,6 +16,7 @@ import torch
 from torch import nn
 from torch.torch_version import TorchVersion
 
+from tcpvit.errors import did_you_mean
 from tcpvit.models.pretrained import ARCHITECTURES, Pretrained
 from tcpvit.models.registry import create_model, list_models
 from tcpvit.tensorize.convert import drop_ins_of
@@ -163,7 +164,14 @@ def _create(library: str, name: str, options: dict[str, Any]) -> nn.Module:
     try:
         return found.create_model(name, **options) if library == "timm" else found.models.get_model(name, **options)
     except (RuntimeError, TypeError) as error:
-        raise ValueError(f"{library} cannot build {name!r}: {error}") from error
+        raise ValueError(f"{library} cannot build {name!r}: {error}{_nearest(found, library, name)}") from error
+
+
+def _nearest(found: Any, library: str, name: str) -> str:
+    """The end of an error about a name that its library does not know: the nearest that it does."""
+    known = (found if library == "timm" else found.models).list_models()
+    unknown = name.partition(".")[0] not in known  # timm names weights after a dot
+    return did_you_mean(f"{library}/{name}", [f"{library}/{word}" for word in known]) if unknown else ""
 
 
 def _timm_guesses(model: Any) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from tcpvit.algebra.transforms import LearnedTransform
 from tcpvit.layers.linear import TubalLinear
 from tcpvit.models.pretrained import CONFIG, CONVERTED, ENCODER_NOTE, WEIGHTS, fit_weights, read_weights
-from tcpvit.tensorize.config import TensorizeConfig
+from tcpvit.tensorize.config import TensorizeConfig, read_config
 from tcpvit.tensorize.convert import convert, drop_ins_of
 from tcpvit.tensorize.drop_ins import TubalMultiheadAttention
 from tcpvit.tensorize.origin import origin_of, rebuild
@@ -54,7 +54,7 @@ def load(options: dict[str, Any], weights: Path, model: nn.Module | None = None)
             )
         model = rebuild(options["origin"])
     for conversion in options["conversions"]:
-        convert(model, TensorizeConfig.from_dict(conversion))
+        convert(model, read_config(conversion))
     for name, first in options.get("tied", {}).items():
         model.set_submodule(name, model.get_submodule(first))
     found = read_weights(weights)
