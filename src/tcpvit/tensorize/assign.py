@@ -23,7 +23,7 @@ LARGEST_TUBE_TO_SORT = 4  # C! orders are tried
 SWEEPS = 2  # the first wins nearly all there is
 STEP = 0.02  # of the range of gains, by which bids rise at least
 ROUNDING = 1e-6  # relative differences of energy that mean nothing
-ROUNDS = 200  # of bids; the few tubes that are left then take the features that are left
+ROUNDS = 100  # of bids; the few tubes that are left then take the features that are left
 
 
 def hat_features(matrix: Tensor, phi: Tensor) -> Tensor:
@@ -33,7 +33,7 @@ def hat_features(matrix: Tensor, phi: Tensor) -> Tensor:
 
 def energy(features: Tensor, phi: Tensor, order: Tensor) -> float:
     """What a projection keeps of ‖W‖² if feature `order[s]` stands in place s."""
-    return _company(features, phi, order.view(-1, len(phi)), range(len(phi))).square().sum(dtype=torch.float64).item()
+    return _hat_tubes(features, phi, order.view(-1, len(phi))).square().sum(dtype=torch.float64).item()
 
 
 def assign(features: Tensor, phi: Tensor, blocks: Tensor) -> Tensor:
@@ -52,8 +52,7 @@ def assign(features: Tensor, phi: Tensor, blocks: Tensor) -> Tensor:
     places = blocks.view(-1, tube)
     kept = start = energy(features, phi, members)
     for _ in range(SWEEPS):
-        for position in range(tube):
-            _fill(features, phi, members, places[:, position], position)
+        _fill(features, phi, members, places)
         if tube <= LARGEST_TUBE_TO_SORT:
             members = _sort(features, phi, members, places)
         before, kept = kept, energy(features, phi, members)
@@ -62,18 +61,26 @@ def assign(features: Tensor, phi: Tensor, blocks: Tensor) -> Tensor:
     return members.flatten() if kept > start else torch.arange(len(blocks))
 
 
-def _company(features: Tensor, phi: Tensor, members: Tensor, positions: range | list[int]) -> Tensor:
-    """What the features at these positions give to each tube: (F/C, C, d)."""
-    return torch.stack([phi[:, p, None] * features[members[:, p]] for p in positions]).sum(0)
+def _hat_tubes(features: Tensor, phi: Tensor, members: Tensor) -> Tensor:
+    """The sums of which a projection keeps the squares: (F/C, C, d)."""
+    hats = features.new_zeros(len(members), *features.shape[1:])
+    for p in range(len(phi)):
+        hats.addcmul_(phi[:, p, None], features[members[:, p]])
+    return hats
 
 
-def _fill(features: Tensor, phi: Tensor, members: Tensor, labels: Tensor, position: int) -> None:
-    """Give the features at one position of the tubes to the tubes anew, each label for itself, if that keeps more."""
-    others = _company(features, phi, members, [p for p in range(len(phi)) if p != position])
-    gain = others.flatten(1) @ _company(features, phi, members, [position]).flatten(1).mT  # (tube, feature)
-    chosen = torch.from_numpy(solve_assignment(gain.numpy(), labels.numpy()))
-    if gain.gather(1, chosen[:, None]).sum() > gain.trace():
-        members[:, position] = members[chosen, position]
+def _fill(features: Tensor, phi: Tensor, members: Tensor, places: Tensor) -> None:
+    """Give the features at each position of the tubes to the tubes anew, each label for itself, if that keeps more."""
+    hats = _hat_tubes(features, phi, members)
+    for position in range(len(phi)):
+        own = phi[:, position, None] * features[members[:, position]]
+        hats -= own
+        gain = hats.flatten(1) @ own.flatten(1).mT  # (tube, feature)
+        chosen = torch.from_numpy(solve_assignment(gain.numpy(), places[:, position].numpy()))
+        if gain.gather(1, chosen[:, None]).sum() > gain.trace():
+            members[:, position] = members[chosen, position]
+            own = own[chosen]
+        hats += own
 
 
 def _sort(features: Tensor, phi: Tensor, members: Tensor, places: Tensor) -> Tensor:
