@@ -6,7 +6,7 @@ import pytest
 
 from tcpvit.compat import repair_torchvision
 from tcpvit.tensorize import build
-from tcpvit.tensorize.libraries import preparation
+from tcpvit.tensorize.origin import preparation
 
 repair_torchvision()
 IMAGENET = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])

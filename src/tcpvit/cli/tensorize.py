@@ -18,12 +18,11 @@ from tcpvit.data import Splits
 from tcpvit.inference import LoadedModel, load_model
 from tcpvit.models import list_models, save_pretrained
 from tcpvit.tables import Table, Written, percent, show
-from tcpvit.tensorize.config import EncoderConfig, TensorizeConfig, make_config
+from tcpvit.tensorize.config import make_config
 from tcpvit.tensorize.convert import tensorize_
 from tcpvit.tensorize.distill import check_labels, check_same
 from tcpvit.tensorize.distill import distill as distil
-from tcpvit.tensorize.libraries import preparation
-from tcpvit.tensorize.origin import build
+from tcpvit.tensorize.origin import build, preparation
 from tcpvit.tensorize.report import Report
 from tcpvit.training import Recipe, evaluate
 from tcpvit.training.build import build_batches, find_device, load_splits
@@ -44,8 +43,8 @@ def tensorize(
     convs: Literal["none", "pointwise", "patch", "all"] | None = None,
     include: list[str] = [],  # noqa: B006 (typer copies it)
     exclude: list[str] = [],  # noqa: B006
-    heads: bool | None = None,
-    strict: bool | None = None,
+    heads: bool = False,
+    strict: bool = False,
     option: list[str] = [],  # noqa: B006
     out: Path | None = None,
     distill: str | None = None,
@@ -66,8 +65,9 @@ def tensorize(
         transform: the tube transform, as dct or haar.
         init: project the weights that are there, or draw them anew.
         mode: replace layer by layer, or take the whole encoder into the hat domain.
-        arrange: reorder features before projecting, inside MLPs and heads, or also along the residual stream.
-        convs: convert convolutions too, of pixels or of patches.
+        arrange: reorder features before projecting, inside MLPs and heads, or also along the residual stream; by
+            default inside.
+        convs: convert convolutions too, of pixels or of patches; by default none.
         include: convert only layers whose names match this wildcard; may be repeated.
         exclude: leave layers whose names match this wildcard; may be repeated.
         heads: convert classifier heads too.
@@ -86,18 +86,12 @@ def tensorize(
         tcpvit tensorize timm/deit_tiny_patch16_224 --mode encoder
         tcpvit tensorize runs/std --tube 4 --distill cifar10 --set schedule.epochs=10 --out runs/std-tube4
     """
-    config = _config(
-        mode,
-        {"tube": tube, "transform": transform, "init": init},
-        {
-            "include": include,
-            "exclude": exclude,
-            "heads": heads,
-            "convs": convs,
-            "arrange": arrange,
-            "strict": strict,
-        },
-    )
+    layers = {"arrange": arrange, "convs": convs, "include": include, "exclude": exclude}
+    switches = {"heads": heads, "strict": strict}
+    given = {
+        name: value for name, value in (layers | switches).items() if value
+    }  # a method refuses what it has no use for
+    config = make_config(options={"mode": mode, "tube": tube, "transform": transform, "init": init, **given})
     if distill is not None and out is None:
         raise ValueError("--distill trains the model, which takes a folder to keep it in; add --out FOLDER")
     if set and distill is None:
@@ -137,12 +131,6 @@ def tensorize(
     elif found:
         show([_top1_table(found, f"{distill}; the model is in {out}/best")])
     return report
-
-
-def _config(mode: str, common: dict[str, Any], of_drop_ins: dict[str, Any]) -> TensorizeConfig | EncoderConfig:
-    """The config of the method; what is left as it is by default is not meant for another one."""
-    given = {name: value for name, value in of_drop_ins.items() if value is not None and value != []}
-    return make_config(options={"mode": mode, **common, **given})
 
 
 def _options(words: Sequence[str]) -> dict[str, Any]:

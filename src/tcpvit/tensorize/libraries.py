@@ -6,17 +6,13 @@ Names and classes are compared as words, so that none of these libraries is need
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-
-from tcpvit.analysis.dry_run import find_example
-from tcpvit.tensorize.origin_rules import import_library
-from tcpvit.training.evaluation import unwrapped
 
 # What a model raises when it is called with something that it does not take.
 REFUSALS = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
@@ -394,45 +390,3 @@ def _rate(block: nn.Module, path: str) -> float:
     """The rate of a dropout: a number, or a module that has one."""
     part = attrgetter(path)(block) if path else 0.0
     return part if isinstance(part, float) else getattr(part, "p", getattr(part, "drop_prob", None)) or 0.0
-
-
-# ------------------------------------------------------------------------------------------------ images
-
-
-@torch.no_grad()
-def preparation(name: str, model: Any) -> dict[str, Any] | None:
-    """How the model's library prepares its images, as `export` writes it; None if it does not say."""
-    found, example = _statistics(name, model), find_example(model)
-    images = example.get("pixel_values") if isinstance(example, dict) else example
-    if found is None or images is None:
-        return None
-    try:
-        _, classes = unwrapped(model(images)).shape
-    except REFUSALS:  # it takes other images than it says, or gives something else than logits
-        return None
-    named = getattr(getattr(model, "config", None), "id2label", {})
-    return {
-        "source": name,
-        "task": "classification",
-        "classes": [str(named.get(k, k)) for k in range(classes)],
-        "image_shape": list(images.shape[1:]),
-        "mean": list(found[0]),
-        "std": list(found[1]),
-    }
-
-
-def _statistics(name: str, model: Any) -> tuple[Sequence[float], Sequence[float]] | None:
-    """Mean and standard deviation by which images are normalised."""
-    library, _, rest = name.partition("/")
-    if library == "timm":
-        return model.pretrained_cfg["mean"], model.pretrained_cfg["std"]
-    if library == "torchvision":
-        transforms: Any = import_library(library).models.get_model_weights(rest).DEFAULT.transforms()
-        return transforms.mean, transforms.std
-    if library == "transformers":
-        try:
-            processor: Any = import_library(library).AutoImageProcessor.from_pretrained(rest)
-        except (OSError, ValueError, ImportError):
-            return None
-        return processor.image_mean, processor.image_std
-    return None

@@ -2,6 +2,7 @@
 
 Models of transformers and of this library carry their configs. Those of timm and torchvision do not say how they were
 built: `build` notes it; for others the nearest guess is built and compared part by part, and counts only if all agrees.
+`preparation` is how the library prepares images for it.
 """
 
 from __future__ import annotations
@@ -9,18 +10,21 @@ from __future__ import annotations
 import contextlib
 import inspect
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 from torch.torch_version import TorchVersion
 
+from tcpvit.analysis.dry_run import find_example
 from tcpvit.errors import did_you_mean
 from tcpvit.models.pretrained import ARCHITECTURES, Pretrained
 from tcpvit.models.registry import create_model, list_models
 from tcpvit.tensorize.convert import drop_ins_of
+from tcpvit.tensorize.libraries import REFUSALS
 from tcpvit.tensorize.origin_rules import check_origin, import_library
+from tcpvit.training.evaluation import unwrapped
 
 NOTE = "tcpvit_origin"  # the attribute in which `build` notes what it did
 OLDEST_TIMM = "1.0.26"  # loads checkpoints as weights only, 1.0.20 ran what their pickles said
@@ -218,3 +222,42 @@ def _plain(attributes: dict[str, Any]) -> dict[str, Any]:
         for name, value in attributes.items()
         if not name.startswith("_") and name != "training" and isinstance(value, kinds)
     }
+
+
+@torch.no_grad()
+def preparation(name: str, model: Any) -> dict[str, Any] | None:
+    """How the model's library prepares its images, as `export` writes it; None if it does not say."""
+    found, example = _statistics(name, model), find_example(model)
+    images = example.get("pixel_values") if isinstance(example, dict) else example
+    if found is None or images is None:
+        return None
+    try:
+        _, classes = unwrapped(model(images)).shape
+    except REFUSALS:  # it takes other images than it says, or gives something else than logits
+        return None
+    named = getattr(getattr(model, "config", None), "id2label", {})
+    return {
+        "source": name,
+        "task": "classification",
+        "classes": [str(named.get(k, k)) for k in range(classes)],
+        "image_shape": list(images.shape[1:]),
+        "mean": list(found[0]),
+        "std": list(found[1]),
+    }
+
+
+def _statistics(name: str, model: Any) -> tuple[Sequence[float], Sequence[float]] | None:
+    """Mean and standard deviation by which images are normalised."""
+    library, _, rest = name.partition("/")
+    if library == "timm":
+        return model.pretrained_cfg["mean"], model.pretrained_cfg["std"]
+    if library == "torchvision":
+        transforms: Any = import_library(library).models.get_model_weights(rest).DEFAULT.transforms()
+        return transforms.mean, transforms.std
+    if library == "transformers":
+        try:
+            processor: Any = import_library(library).AutoImageProcessor.from_pretrained(rest)
+        except (OSError, ValueError, ImportError):
+            return None
+        return processor.image_mean, processor.image_std
+    return None
