@@ -20,7 +20,7 @@ POOLS = ("token", "avg")
 TCP_OPTIONS = ("tube", "transform", "attention", "activation_domain", "coupling")
 
 
-class BackboneConfig:
+class EncoderConfig:
     """What the configs of ViT and Swin have in common; each is a frozen dataclass with these fields and more."""
 
     kind: str
@@ -81,7 +81,7 @@ class BackboneConfig:
 
 
 @dataclass(frozen=True)
-class ViTConfig(BackboneConfig):
+class ViTConfig(EncoderConfig):
     """A standard ViT (`kind="std"`) or a TCP-ViT (`kind="tcp"`); `embed_dim` is the full width d·C of both.
 
     >>> ViTConfig(kind="tcp", img_size=32, patch_size=4).d

@@ -19,13 +19,13 @@ from tcpvit.layers.attention import check_heads
 from tcpvit.layers.groups import undecayed_names
 from tcpvit.layers.norm import EPS
 from tcpvit.layers.window import PatchMerging, TWindowAttention, WindowAttention
-from tcpvit.models.config import BackboneConfig, as_words, check_common
+from tcpvit.models.config import EncoderConfig, as_words, check_common
 from tcpvit.models.pretrained import Pretrained
 from tcpvit.models.vit import init_dense
 
 
 @dataclass(frozen=True)
-class SwinConfig(BackboneConfig):
+class SwinConfig(EncoderConfig):
     """A standard Swin (`kind="std"`) or a TCP-Swin; `embed_dim` is the full width d·C of the first stage.
 
     >>> SwinConfig("tcp", num_heads=(1, 2, 4, 8)).stage_grids

@@ -18,7 +18,7 @@ from torch import nn
 from torch.torch_version import TorchVersion
 
 from tcpvit.analysis.dry_run import find_example
-from tcpvit.errors import did_you_mean
+from tcpvit.errors import nearest
 from tcpvit.models.pretrained import ARCHITECTURES, Pretrained
 from tcpvit.models.registry import create_model, list_models
 from tcpvit.tensorize.convert import drop_ins_of
@@ -174,8 +174,8 @@ def _create(library: str, name: str, options: dict[str, Any]) -> nn.Module:
 def _nearest(found: Any, library: str, name: str) -> str:
     """The end of an error about a name that its library does not know: the nearest that it does."""
     known = (found if library == "timm" else found.models).list_models()
-    unknown = name.partition(".")[0] not in known  # timm names weights after a dot
-    return did_you_mean(f"{library}/{name}", [f"{library}/{word}" for word in known]) if unknown else ""
+    close = nearest(name, known) if name.partition(".")[0] not in known else None  # timm names weights after a dot
+    return f"; did you mean {library}/{close}?" if close else ""
 
 
 def _timm_guesses(model: Any) -> Iterator[tuple[str, dict[str, Any]]]:
