@@ -24,6 +24,7 @@ from tcpvit.compare.study import Finished, Planned, Record, Study
 from tcpvit.models.pretrained import WEIGHTS, load_weights
 from tcpvit.progress import Progress
 from tcpvit.tensorize import Report, TensorizeConfig, distill, tensorize_
+from tcpvit.tensorize.config import EncoderConfig
 from tcpvit.tensorize.origin import build
 from tcpvit.training import Recipe, engine, evaluate
 from tcpvit.training.build import build_batches, find_device, load_splits
@@ -33,9 +34,7 @@ from tcpvit.training.tasks import task_for
 TIMM = "timm/deit_tiny_patch16_224"
 OPTIONS: dict[str, Any] = {"img_size": 32, "patch_size": 4, "embed_dim": 72, "depth": 4, "num_heads": 3}
 PROJECTION = TensorizeConfig(tube=3)
-FRESH = TensorizeConfig(
-    tube=3, init="fresh", mode="encoder", attention="joint", activation_domain="spatial", norm="token"
-)
+FRESH = EncoderConfig(tube=3, init="fresh", attention="joint", activation_domain="spatial", norm="token")
 EPOCHS = {"teacher": 6, "distilled": 2, "scratch": 10, "scratch-short": 3}
 
 

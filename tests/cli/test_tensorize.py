@@ -194,6 +194,7 @@ def test_as_a_program_without_a_traceback(tmp_path):
         (["timm/vit_tiny_patch16_224", "--option", "img_size=[1,"], "--option img_size should be a value as YAML"),
         (["timm/vit_tny_patch16_224"], "did you mean timm/vit_tiny_patch16_224?"),
         (["torchvision/vit_b_17"], "did you mean torchvision/vit_b_16?"),
+        ([*TIMM, "--mode", "encoder", "--arrange", "all"], "arrange is an option of TensorizeConfig (mode='drop_in')"),
         (["std_vit_cifar", "--tube", "5", "--strict"], "the tube 5 does not fit patch_embed.proj (input width 48"),
     ],
 )

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import copy
 import itertools
+import sys
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import linear_sum_assignment
 from torch import nn
 
 from tcpvit.algebra import get_transform
 from tcpvit.compat import repair_torchvision
 from tcpvit.layers import TubalLinear
 from tcpvit.tensorize import TensorizeConfig, tensorize_
-from tcpvit.tensorize.arrange import arrange_
-from tcpvit.tensorize.assign import assign, energy, gram
+from tcpvit.tensorize.arrange import NOT_CALLED, NOT_FREE, REORDERED, TOO_WIDE, arrange_
+from tcpvit.tensorize.assign import STEP, assign, energy, hat_features, solve_assignment
 from tcpvit.tensorize.find import find_sites
 
 repair_torchvision()
@@ -35,9 +38,9 @@ def test_energy_is_what_the_projection_keeps(tube, d_out, d_in, seed):
     phi = get_transform("dct", tube).matrix.float()
     first, second = torch.randn(d_out * tube, d_in * tube), torch.randn(d_in * tube, d_out * tube)
     order = torch.randperm(d_out * tube)
-    grams = gram(first, phi) + gram(second.mT, phi)
+    features = torch.cat([hat_features(first, phi), hat_features(second.mT, phi)], -1)
     expected = kept_by_projection(first[order], tube) + kept_by_projection(second[:, order], tube)
-    assert energy(grams, phi, order) == pytest.approx(expected, rel=1e-4)
+    assert energy(features, phi, order) == pytest.approx(expected, rel=1e-4)
 
 
 @settings(max_examples=25)
@@ -46,7 +49,7 @@ def test_an_assignment_is_an_order_that_never_keeps_less(tube, tubes, blocks, se
     torch.manual_seed(seed)
     features = tube * tubes
     phi = get_transform("dct", tube).matrix.float()
-    grams, labels = gram(torch.randn(features, 2 * tube), phi), torch.arange(features) * blocks // features
+    grams, labels = hat_features(torch.randn(features, 2 * tube), phi), torch.arange(features) * blocks // features
     order = assign(grams, phi, labels)
     assert order.sort().values.tolist() == list(range(features))
     assert torch.equal(labels[order], labels)
@@ -57,7 +60,7 @@ def test_an_assignment_comes_near_the_best_order():
     phi, best, found = get_transform("dct", 2).matrix.float(), 0.0, 0.0
     for seed in range(3):
         torch.manual_seed(seed)
-        grams = gram(torch.randn(6, 4), phi)
+        grams = hat_features(torch.randn(6, 4), phi)
         best += max(energy(grams, phi, torch.tensor(order)) for order in itertools.permutations(range(6)))
         found += energy(grams, phi, assign(grams, phi, torch.zeros(6)))
     assert found > 0.9 * best
@@ -147,7 +150,7 @@ def test_the_reordered_network_is_the_same_function(name, arrange):
     assert gain > 0 or least == 0
     if least:
         moved = least + (arrange == "all" and name.startswith("timm"))
-        assert notes == (f"{moved} hidden spaces had their features reordered to lose less.",)
+        assert notes == (REORDERED.format(moved),)
         assert any(not torch.equal(weights[key], tensor) for key, tensor in model.state_dict().items())
 
 
@@ -176,18 +179,15 @@ def test_what_would_change_the_function_is_left():
     model = nn.Sequential(Odd())
     weights = copy.deepcopy(model.state_dict())
     config = TensorizeConfig(tube=3)
-    assert arrange_(model, find_sites(model, config), config) == (0.0, ())
+    assert arrange_(model, find_sites(model, config), config) == (0.0, (NOT_FREE.format(1),))
     for key, tensor in model.state_dict().items():
         assert torch.equal(tensor, weights[key])
 
 
 def test_what_is_too_wide_is_left_and_said(monkeypatch):
-    monkeypatch.setattr("tcpvit.tensorize.arrange.LARGEST", 3 * 24**2)
+    monkeypatch.setattr("tcpvit.tensorize.arrange.LARGEST", 8**2)
     model, _ = encoder()  # heads of 24 features in all, and MLPs of 48
-    assert tensorize_(model, tube=3).notes == (
-        "4 hidden spaces had their features reordered to lose less.",
-        "2 hidden spaces are too wide to be reordered.",
-    )
+    assert tensorize_(model, tube=3, example=False).notes == (REORDERED.format(4), TOO_WIDE.format(2))
 
 
 class Mlp(nn.Module):
@@ -286,15 +286,53 @@ def test_hooks_see_nothing_of_the_check():
     assert calls == []
 
 
-def test_without_scipy_features_stay(monkeypatch):
-    import importlib.util
-
-    find = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == "scipy" else find(name, *more))
+def test_without_scipy_the_weights_are_the_same(monkeypatch):
     model, _ = encoder()
-    report = tensorize_(model, tube=3)
-    assert report.arrange_gain == 0
-    assert "with scipy installed" in report.notes[0]
+    twin = copy.deepcopy(model)
+    tensorize_(model, tube=3)
+    monkeypatch.setitem(sys.modules, "scipy", None)  # an import of it fails now
+    monkeypatch.setitem(sys.modules, "scipy.optimize", None)
+    assert tensorize_(twin, tube=3).arrange_gain > 0
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, twin.state_dict()[name])
+
+
+@settings(max_examples=25)
+@given(st.integers(1, 30), st.integers(1, 3), st.integers(0, 9))
+def test_the_auction_is_near_the_best_assignment_of_scipy(size, labels, seed):
+    generator = np.random.default_rng(seed)
+    gain, label = generator.normal(size=(size, size)), generator.integers(0, labels, size)
+    rows, found = np.arange(size), solve_assignment(gain, label)
+    assert sorted(found) == list(range(size))
+    assert (label[found] == label).all()
+    best = linear_sum_assignment(np.where(label[:, None] == label, gain, -1e9), maximize=True)[1]
+    assert gain[rows, found].sum() >= gain[rows, best].sum() - size * STEP * np.ptp(gain) - 1e-9
+
+
+def test_a_module_that_cannot_be_called_is_left_and_said():
+    class Fussy(Mlp):
+        def forward(self, x, scale=None):
+            return super().forward(x * scale["of x"])
+
+    class Outer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.mlp = Fussy()
+
+        def forward(self, x):
+            return self.mlp(x, {"of x": 2.0})
+
+    model, x = Outer(), torch.randn(2, 6)
+    assert tensorize_(copy.deepcopy(model), tube=3).notes[0] == NOT_CALLED.format(1)
+    assert tensorize_(model, tube=3, example=x).notes == (REORDERED.format(1),)
+
+
+def test_an_example_that_the_model_does_not_take_is_an_error_and_changes_nothing():
+    model = nn.Sequential(Mlp())
+    weights = copy.deepcopy(model.state_dict())
+    with pytest.raises(ValueError, match="the model does not take the example: mat1 and mat2"):
+        tensorize_(model, tube=3, example=torch.zeros(1, 7))
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in model.state_dict().items())
 
 
 def shake(model):
@@ -322,7 +360,7 @@ def moved(model, x, example=None):
     _, notes = arrange_(model, find_sites(model, config), config, example)
     for y, z in zip(tensors(before), tensors(model(x)), strict=True):
         torch.testing.assert_close(y, z, atol=1e-9, rtol=1e-9)
-    return int(notes[0].split()[0]) if notes else 0
+    return next((n for n in range(1, 100) if REORDERED.format(n) in notes), 0)
 
 
 def tensors(output):

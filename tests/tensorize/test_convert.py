@@ -13,7 +13,9 @@ from torch.nn.utils import parametrizations, prune, weight_norm
 import tcpvit
 from tcpvit.compat import repair_torchvision
 from tcpvit.layers import TubalLinear
-from tcpvit.tensorize import TensorizeConfig, materialize_, tensorize_, to_dense_
+from tcpvit.progress import Progress
+from tcpvit.tensorize import EncoderConfig, TensorizeConfig, materialize_, tensorize_, to_dense_
+from tcpvit.tensorize.config import read_config
 
 SAME = {"atol": 1e-6, "rtol": 1e-5}
 
@@ -312,11 +314,40 @@ def test_flops_before_and_after():
     assert tensorize_(tcpvit.create_model("std_vit_cifar", depth=1), tube=3, example=False).flops_before is None
 
 
-def test_a_wrong_example_is_an_error_and_changes_nothing():
-    net = Net()
-    with pytest.raises(RuntimeError):
-        tensorize_(net, tube=3, example=torch.zeros(1, 7))
-    assert type(net.fc1) is nn.Linear
+class Fussy(nn.Module):
+    """It computes well, but not on tensors without data."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(12, 12)
+
+    def forward(self, x):
+        return self.layer(x) if x.sum().item() < 1e9 else x
+
+
+def test_flops_that_cannot_be_counted_do_not_stop_a_conversion(capfd):
+    report = tensorize_(Fussy(), tube=3, example=torch.zeros(1, 12))
+    assert report.converted == ["layer"]
+    assert report.flops_before is None
+    assert "FLOPs were not counted (DataDependentOutputException" in report.notes[-1]
+    assert capfd.readouterr().err == ""
+    wrong = tensorize_(Net(), tube=3, init="fresh", example=torch.zeros(1, 7))
+    assert "FLOPs were not counted (RuntimeError" in wrong.notes[-1]
+    assert capfd.readouterr().err == ""
+    assert "no example input is known" in tensorize_(Net(), tube=3).notes[-1]
+    assert not any("FLOPs" in note for note in tensorize_(Net(), tube=3, example=False).notes)
+
+
+def test_progress_is_told():
+    told = []
+
+    class Told(Progress):
+        def track(self, items, description, total=None):
+            told.append(description)
+            return items
+
+    tensorize_(Net(), tube=3, progress=Told())
+    assert told == ["reordering features", "converting layers"]
 
 
 def test_layers_that_are_faster_dense_are_noted_and_can_be_materialised():
@@ -347,6 +378,14 @@ def test_the_table_of_models_that_are_ours_already():
         ({"convs": "some"}, "convs is one of none, pointwise, patch, all"),
         ({"transform": "cosine_kka"}, "orthogonal transforms only"),
         ({"transform": "data_driven"}, "needs its matrix"),
+        ({"mode": "layers"}, "mode is one of drop_in, encoder, got 'layers'"),
+        ({"attention": "joint"}, "attention is an option of EncoderConfig .mode='encoder'., which TensorizeConfig"),
+        ({"mode": "encoder", "arrange": "all"}, "arrange is an option of TensorizeConfig"),
+        ({"mode": "encoder", "strict": True}, "strict is an option of TensorizeConfig"),
+        (
+            {"config": TensorizeConfig(), "mode": "encoder"},
+            "mode='encoder' takes a EncoderConfig, got a TensorizeConfig",
+        ),
     ],
 )
 def test_errors(options, said):
@@ -359,6 +398,21 @@ def test_a_config_goes_to_json_and_back():
     assert TensorizeConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
     with pytest.raises(ValueError, match="has no field 'tubes'; did you mean 'tube'"):
         TensorizeConfig.from_dict({"tubes": 3})
+
+
+@pytest.mark.parametrize("config", [TensorizeConfig(tube=4, include="a.*"), EncoderConfig(tube=2, norm="token")])
+def test_files_say_of_which_method_a_config_is(config):
+    assert read_config(json.loads(json.dumps(config.to_dict()))) == config
+
+
+def test_configs_in_files_of_version_0_1_0_have_the_fields_of_both_methods():
+    both = {"tube": 2, "transform": "haar", "init": "fresh", "include": [], "exclude": [], "min_features": 0}
+    both |= {"heads": False, "convs": "none", "arrange": "inside", "strict": False}
+    both |= {"attention": "joint", "activation_domain": "spatial", "norm": "token"}
+    assert read_config({**both, "mode": "drop_in"}) == TensorizeConfig(2, "haar", "fresh")
+    assert read_config({**both, "mode": "encoder"}) == EncoderConfig(2, "haar", "fresh", "joint", "spatial", "token")
+    with pytest.raises(ValueError, match="EncoderConfig has no field 'nrom'; did you mean 'norm'"):
+        read_config({"mode": "encoder", "nrom": "token"})
 
 
 def test_other_transforms():

@@ -12,7 +12,7 @@ import tcpvit
 from tcpvit.algebra import get_transform
 from tcpvit.compat import repair_torchvision
 from tcpvit.layers import TBlock, TLinear
-from tcpvit.tensorize import TensorizeConfig, tensorize_, to_dense_
+from tcpvit.tensorize import EncoderConfig, tensorize_, to_dense_
 from tcpvit.tensorize.encoder import HatEncoder, TokenNorm
 
 repair_torchvision()
@@ -20,8 +20,8 @@ timm = pytest.importorskip("timm")
 transformers = pytest.importorskip("transformers")
 from torchvision.models import VisionTransformer as TorchvisionViT  # noqa: E402
 
-EXACT = TensorizeConfig(mode="encoder", attention="joint", activation_domain="spatial", norm="token")
-SLICES = TensorizeConfig(mode="encoder")
+EXACT = EncoderConfig(attention="joint", activation_domain="spatial", norm="token")
+SLICES = EncoderConfig()
 IMAGES = torch.randn(2, 3, 32, 32, dtype=torch.float64)
 SIZES = {"hidden_size": 36, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 72}
 
@@ -249,7 +249,7 @@ def test_other_precisions_and_transforms():
         (lambda: nn.Sequential(nn.Linear(3, 3)), {}, 'found none in a Sequential; take mode="drop_in"'),
         (lambda: timm_vit(depth=0), {}, "blocks of VisionTransformer is empty"),
         (timm_vit, {"norm": "token", "transform": "cosine_kka", "init": "fresh"}, "needs an orthogonal transform"),
-        (timm_vit, {"include": "blocks.0.*"}, 'include is an option of mode="drop_in"'),
+        (timm_vit, {"include": "blocks.0.*"}, "include is an option of TensorizeConfig"),
     ],
 )
 def test_what_cannot_be_kept_is_named_and_nothing_changes(make, options, message):

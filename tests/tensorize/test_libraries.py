@@ -6,7 +6,7 @@ import pytest
 
 from tcpvit.compat import repair_torchvision
 from tcpvit.tensorize import build
-from tcpvit.tensorize.libraries import nearest_name, preparation
+from tcpvit.tensorize.origin import preparation
 
 repair_torchvision()
 IMAGENET = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
@@ -33,6 +33,8 @@ def test_a_preset_of_ours_says_nothing():
 
 
 def test_only_a_name_that_is_unknown_has_a_nearest():
-    assert nearest_name("timm/vit_tny_patch16_224") == "; did you mean timm/vit_tiny_patch16_224?"
-    assert nearest_name("timm/vit_tiny_patch16_224.augreg_in21k") == ""
-    assert nearest_name("transformers/google/vit") == ""
+    with pytest.raises(ValueError, match=r"Unknown model .*; did you mean timm/vit_tiny_patch16_224\?$"):
+        build("timm/vit_tny_patch16_224")
+    with pytest.raises(ValueError, match="no_option") as raised:
+        build("timm/vit_tiny_patch16_224", no_option=1)
+    assert "did you mean" not in str(raised.value)

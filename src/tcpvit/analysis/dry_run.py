@@ -15,37 +15,68 @@ from torch.nn.utils import parametrize
 from tcpvit.models.pretrained import Pretrained
 
 ImageSize = int | tuple[int, int]
+Example = Tensor | dict[str, Tensor]
 
 
-def example_images(model: nn.Module, image_size: ImageSize | None, batch: int) -> Tensor:
-    """A batch of the size a model is made for: one of ours, or timm's, which say it."""
+def example_images(model: nn.Module, image_size: ImageSize | None, batch: int) -> Example:
+    """A batch of the size a model is made for; an error for a model that does not say it."""
     if batch < 1:
         raise ValueError(f"batch is at least 1, got {batch}")
-    if isinstance(model, Pretrained):
-        shape = (model.config.in_chans, *model.config.image_shape)
-    elif cfg := getattr(model, "pretrained_cfg", None):
-        embed = getattr(model, "patch_embed", None)  # it may have been built for other images than the weights were
-        channels = getattr(getattr(embed, "proj", None), "in_channels", cfg["input_size"][0])
-        shape = (channels, *(getattr(embed, "img_size", None) or cfg["input_size"][1:]))
-    else:
+    found = find_example(model, image_size, batch)
+    if found is None:
         raise ValueError(f"the input of a {type(model).__name__} is not known; pass inputs=torch.zeros(1, 3, 224, 224)")
-    if image_size is not None:
-        shape = (shape[0], *((image_size, image_size) if isinstance(image_size, int) else image_size))
+    return found
+
+
+def find_example(model: Any, image_size: ImageSize | None = None, batch: int = 1) -> Example | None:
+    """Images or sentences as a model of this library, timm, torchvision or transformers says that it takes; or None."""
     like = next(model.parameters(), torch.empty(0))
-    return torch.zeros(batch, *shape, dtype=like.dtype, device=like.device)
+    name = getattr(model, "main_input_name", None)  # transformers calls inputs by name
+    if name == "input_ids":
+        length = min(128, getattr(model.config, "max_position_embeddings", None) or 128)
+        return {name: torch.zeros(batch, length, dtype=torch.long, device=like.device)}
+    shape = _image_shape(model) if name in (None, "pixel_values") else None
+    if shape is None:
+        return None
+    size = shape[1:] if image_size is None else _pair(image_size)
+    images = torch.zeros(batch, shape[0], *size, dtype=like.dtype, device=like.device)
+    return images if name is None else {name: images}
 
 
-def dry_run(model: nn.Module, inputs: Tensor | tuple[Tensor, ...]) -> tuple[Any, list[Tensor]]:
+def _image_shape(model: Any) -> tuple[int, int, int] | None:
+    """Channels, height and width of the images that a model is made for."""
+    config: Any = getattr(model, "config", None)
+    if isinstance(model, Pretrained):  # ours
+        return config.in_chans, *config.image_shape
+    if timm := getattr(model, "pretrained_cfg", None):
+        embed = getattr(model, "patch_embed", None)  # it may have been built for other images than the weights were
+        channels, height, width = timm["input_size"]
+        channels = getattr(getattr(embed, "proj", None), "in_channels", channels)
+        return channels, *_pair(getattr(embed, "img_size", None) or (height, width))
+    if hasattr(config, "num_channels"):
+        return config.num_channels, *_pair(getattr(config, "image_size", 224))
+    if type(model).__module__.startswith("torchvision."):
+        return 3, *_pair(getattr(model, "image_size", 224))
+    return None
+
+
+def _pair(size: ImageSize) -> tuple[int, int]:
+    return (size, size) if isinstance(size, int) else (size[0], size[1])
+
+
+def dry_run(model: nn.Module, inputs: Example | tuple[Tensor, ...]) -> tuple[Any, list[Tensor]]:
     """`model(*inputs)` on tensors without data: the output, and the tensors that were there before the pass.
 
-    The model keeps its own tensors. A parametrised weight is formed once.
+    Inputs in a dict are passed by name. The model keeps its own tensors. A parametrised weight is formed once.
     """
     named = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+    args = inputs if isinstance(inputs, tuple) else () if isinstance(inputs, dict) else (inputs,)
     # A model may hold tensors that are neither parameters nor buffers.
     with FakeTensorMode(allow_non_fake_inputs=True) as mode, parametrize.cached(), _without_fast_path():
         weights: dict[str, Tensor] = {name: mode.from_tensor(tensor) for name, tensor in named}
-        given = tuple(mode.from_tensor(x) for x in (inputs if isinstance(inputs, tuple) else (inputs,)))
-        return functional_call(model, weights, given), [*weights.values(), *given]
+        given = tuple(mode.from_tensor(x) for x in args)
+        by_name = {name: mode.from_tensor(x) for name, x in inputs.items()} if isinstance(inputs, dict) else {}
+        return functional_call(model, weights, given, by_name), [*weights.values(), *given, *by_name.values()]
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from tcpvit.models.vit import VisionTransformer
 
 def count_flops(
     model: nn.Module,
-    inputs: Tensor | tuple[Tensor, ...] | None = None,
+    inputs: Tensor | tuple[Tensor, ...] | dict[str, Tensor] | None = None,
     *,
     image_size: ImageSize | None = None,
     batch: int = 1,
@@ -26,7 +26,8 @@ def count_flops(
     """FLOPs of one forward pass: an int with `.components`. Nothing is computed, only shapes are followed.
 
     Matrix products and convolutions count, 2 for each multiply-add; softmax, norms and activations do not
-    (`predict_flops` has them). `inputs` may be left out for models of this library and timm's.
+    (`predict_flops` has them). `inputs` may be left out for models of this library,
+    timm, torchvision and transformers.
 
     >>> from tcpvit.models import create_model
     >>> count = count_flops(create_model("tcp_vit_cifar"))

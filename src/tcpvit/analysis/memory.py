@@ -29,7 +29,7 @@ class Memory:
 
 def count_memory(
     model: nn.Module,
-    inputs: Tensor | tuple[Tensor, ...] | None = None,
+    inputs: Tensor | tuple[Tensor, ...] | dict[str, Tensor] | None = None,
     *,
     image_size: ImageSize | None = None,
     batch: int = 1,
@@ -54,7 +54,7 @@ def count_memory(
     )
 
 
-def _saved_bytes(model: nn.Module, inputs: Tensor | tuple[Tensor, ...]) -> int:
+def _saved_bytes(model: nn.Module, inputs: Tensor | tuple[Tensor, ...] | dict[str, Tensor]) -> int:
     saved: list[Tensor] = []  # kept alive, so that no two storages have the same address
 
     def pack(tensor: Tensor) -> Tensor:

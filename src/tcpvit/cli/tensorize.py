@@ -19,12 +19,11 @@ from tcpvit.inference import LoadedModel, load_model
 from tcpvit.models import list_models, save_pretrained
 from tcpvit.models.pretrained import CONFIG, WEIGHTS
 from tcpvit.tables import Table, Written, percent, show
-from tcpvit.tensorize.config import TensorizeConfig
+from tcpvit.tensorize.config import make_config
 from tcpvit.tensorize.convert import tensorize_
 from tcpvit.tensorize.distill import check_labels, check_same
 from tcpvit.tensorize.distill import distill as distil
-from tcpvit.tensorize.libraries import nearest_name, preparation
-from tcpvit.tensorize.origin import build
+from tcpvit.tensorize.origin import build, preparation
 from tcpvit.tensorize.report import Report
 from tcpvit.training import Recipe, evaluate
 from tcpvit.training.build import build_batches, find_device, load_splits
@@ -42,8 +41,8 @@ def tensorize(
     transform: str = "dct",
     init: Literal["project", "fresh"] = "project",
     mode: Literal["drop_in", "encoder"] = "drop_in",
-    arrange: Literal["none", "inside", "all"] = "inside",
-    convs: Literal["none", "pointwise", "patch", "all"] = "none",
+    arrange: Literal["none", "inside", "all"] | None = None,
+    convs: Literal["none", "pointwise", "patch", "all"] | None = None,
     include: list[str] = [],  # noqa: B006 (typer copies it)
     exclude: list[str] = [],  # noqa: B006
     heads: bool = False,
@@ -68,8 +67,9 @@ def tensorize(
         transform: the tube transform, as dct or haar.
         init: project the weights that are there, or draw them anew.
         mode: replace layer by layer, or take the whole encoder into the hat domain.
-        arrange: reorder features before projecting, inside MLPs and heads, or also along the residual stream.
-        convs: convert convolutions too, of pixels or of patches.
+        arrange: reorder features before projecting, inside MLPs and heads, or also along the residual stream; by
+            default inside.
+        convs: convert convolutions too, of pixels or of patches; by default none.
         include: convert only layers whose names match this wildcard; may be repeated.
         exclude: leave layers whose names match this wildcard; may be repeated.
         heads: convert classifier heads too.
@@ -88,9 +88,12 @@ def tensorize(
         tcpvit tensorize timm/deit_tiny_patch16_224 --mode encoder
         tcpvit tensorize runs/std --tube 4 --distill cifar10 --set schedule.epochs=10 --out runs/std-tube4
     """
-    config = TensorizeConfig(
-        tube, transform, init, include, exclude, heads=heads, convs=convs, arrange=arrange, strict=strict, mode=mode
-    )
+    layers = {"arrange": arrange, "convs": convs, "include": include, "exclude": exclude}
+    switches = {"heads": heads, "strict": strict}
+    given = {
+        name: value for name, value in (layers | switches).items() if value
+    }  # a method refuses what it has no use for
+    config = make_config(options={"mode": mode, "tube": tube, "transform": transform, "init": init, **given})
     if distill is not None and out is None:
         raise ValueError("--distill trains the model, which takes a folder to keep it in; add --out FOLDER")
     if set and distill is None:
@@ -116,7 +119,7 @@ def tensorize(
         if splits is not None:
             splits = _fitting(trained, splits)
         teacher = copy.deepcopy(trained.model) if splits is not None else None
-        report = tensorize_(trained.model, config)
+        report = tensorize_(trained.model, config, progress=display_for(quiet=quiet, json=json))
     if not json and not quiet:
         show([report.table()])
     found: dict[str, float] = {}
@@ -164,11 +167,7 @@ def _find(name: str, options: dict[str, Any]) -> LoadedModel:
         if options:
             raise ValueError(f"--option is for models that are built anew, {name} is a folder")
         return load_model(name)
-    try:
-        model = build(name, **options)
-    except ValueError as error:
-        raise ValueError(f"{error}{nearest_name(name)}") from error
-    model.eval()
+    model = build(name, **options).eval()
     return LoadedModel(name, model, preprocessing=preparation(name, model))
 
 

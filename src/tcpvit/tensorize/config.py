@@ -1,10 +1,10 @@
-"""What to tensorise, and how."""
+"""What to tensorise, and how: one config for each of the two methods."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, Literal, get_args, get_type_hints
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, Literal, get_args, get_type_hints
 
 from torch import Tensor, nn
 
@@ -15,15 +15,58 @@ from tcpvit.layers.transform import HatTransform
 Init = Literal["project", "fresh"]
 Convs = Literal["none", "pointwise", "patch", "all"]
 Arrange = Literal["none", "inside", "all"]
-Mode = Literal["drop_in", "encoder"]
 Attention = Literal["slice", "joint"]
 ActivationDomain = Literal["transform", "spatial"]
 Norm = Literal["slice", "token"]
 
 
 @dataclass(frozen=True)
-class TensorizeConfig:
-    """How `tensorize_` converts a model.
+class Conversion:
+    """What both methods have in common."""
+
+    mode: ClassVar[str]  # what `tensorize_(model, mode=...)`, the command line and config.json call the method
+
+    tube: int = 3
+    transform: str | Transform | Tensor = "dct"
+    init: Init = "project"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.tube, int) or self.tube < 2:
+            raise ValueError(f"the tube is a whole number of at least 2, got {self.tube!r}")
+        for name, hint in get_type_hints(type(self)).items():
+            known = get_args(hint)
+            if known and all(isinstance(word, str) for word in known) and getattr(self, name) not in known:
+                raise ValueError(f"{name} is one of {', '.join(known)}, got {getattr(self, name)!r}")
+        found = HatTransform(self.transform, self.tube)
+        if self.init == "project" and not found.is_orthogonal:
+            raise ValueError(
+                f"the nearest c-product weight is known for orthogonal transforms only, {found.name} is not one; "
+                f'take another, or init="fresh"'
+            )
+
+    @classmethod
+    def options(cls) -> list[str]:
+        """The names of the fields that a file or a command line can give."""
+        return [item.name for item in fields(cls) if item.name != "filter_fn"]
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready; a transform that no name determines is called "matrix", its numbers are in the weights."""
+        content = {name: getattr(self, name) for name in self.options()}
+        lists = {name: list(value) for name, value in content.items() if isinstance(value, tuple)}
+        return {"mode": self.mode, **content, **lists, "transform": HatTransform(self.transform, self.tube).name}
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Any:
+        """From what `to_dict` gave."""
+        for name in content:
+            if name not in (known := ["mode", *cls.options()]):
+                raise ValueError(f"{cls.__name__} has no field {name!r}{did_you_mean(name, known)}")
+        return cls(**{name: value for name, value in content.items() if name != "mode"})
+
+
+@dataclass(frozen=True)
+class TensorizeConfig(Conversion):
+    """How `tensorize_` replaces a model's linear layers one by one.
 
     Args:
         tube: the tube length C; a layer whose widths it does not divide is left as it is.
@@ -40,15 +83,10 @@ class TensorizeConfig:
             attention heads, where nothing else sees it, "all" also along the residual stream of timm's ViTs, whose
             `forward_features` then has its features in another order, or "none".
         strict: a layer that cannot be converted because of its width is an error.
-        mode: "drop_in" replaces layer by layer; "encoder" takes the whole encoder into the hat domain.
-        attention: in encoder mode, "slice" gives every slice H/C heads, "joint" lets the slices share their maps.
-        activation_domain: in encoder mode, where the MLP's activation acts: on hat slices, or on "spatial" features.
-        norm: in encoder mode, "slice" norms every slice by itself, "token" all of them together, as the model did.
     """
 
-    tube: int = 3
-    transform: str | Transform | Tensor = "dct"
-    init: Init = "project"
+    mode = "drop_in"
+
     include: Sequence[str] = ()
     exclude: Sequence[str] = ()
     filter_fn: Callable[[nn.Module, str], bool] | None = None
@@ -57,40 +95,75 @@ class TensorizeConfig:
     convs: Convs = "none"
     arrange: Arrange = "inside"
     strict: bool = False
-    mode: Mode = "drop_in"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("include", "exclude"):
+            value = getattr(self, name)
+            object.__setattr__(self, name, (value,) if isinstance(value, str) else tuple(value))
+
+
+@dataclass(frozen=True)
+class EncoderConfig(Conversion):
+    """How `tensorize_` takes a whole encoder into the hat domain.
+
+    Args:
+        tube: the tube length C, which divides the width of the encoder.
+        transform: the tube transform, as in TensorizeConfig.
+        init: "project" or "fresh", as in TensorizeConfig.
+        attention: "slice" gives every slice H/C heads, "joint" lets the slices share their maps.
+        activation_domain: where the MLP's activation acts: on hat slices, or on "spatial" features.
+        norm: "slice" norms every slice by itself, "token" all of them together, as the model did.
+    """
+
+    mode = "encoder"
+
     attention: Attention = "slice"
     activation_domain: ActivationDomain = "transform"
     norm: Norm = "slice"
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.tube, int) or self.tube < 2:
-            raise ValueError(f"the tube is a whole number of at least 2, got {self.tube!r}")
-        hints = get_type_hints(type(self))
-        for name in ("init", "convs", "arrange", "mode", "attention", "activation_domain", "norm"):
-            known = get_args(hints[name])
-            if getattr(self, name) not in known:
-                raise ValueError(f"{name} is one of {', '.join(known)}, got {getattr(self, name)!r}")
-        for name in ("include", "exclude"):
-            value = getattr(self, name)
-            object.__setattr__(self, name, (value,) if isinstance(value, str) else tuple(value))
-        found = HatTransform(self.transform, self.tube)
-        if self.init == "project" and not found.is_orthogonal:
+
+METHODS: dict[str, type[TensorizeConfig] | type[EncoderConfig]] = {
+    config.mode: config for config in (TensorizeConfig, EncoderConfig)
+}
+
+
+def make_config(
+    config: TensorizeConfig | EncoderConfig | None = None, options: Mapping[str, Any] | None = None
+) -> TensorizeConfig | EncoderConfig:
+    """`config` with options changed; without one, that of the method that the option `mode` names, or of drop-ins.
+
+    >>> make_config(options={"mode": "encoder", "tube": 4}) == EncoderConfig(tube=4)
+    True
+    """
+    options = dict(options or {})
+    mode = options.pop("mode", config.mode if config else TensorizeConfig.mode)
+    if mode not in METHODS:
+        raise ValueError(f"mode is one of {', '.join(METHODS)}, got {mode!r}")
+    method = METHODS[mode]
+    if config is not None and not isinstance(config, method):
+        raise ValueError(f"mode={mode!r} takes a {method.__name__}, got a {type(config).__name__}")
+    _check_options(method, options)
+    return replace(config, **options) if config else method(**options)
+
+
+def _check_options(method: type[Conversion], options: Mapping[str, Any]) -> None:
+    known = [item.name for item in fields(method)]
+    for name in options:
+        of_another = [other for other in METHODS.values() if name in {item.name for item in fields(other)}]
+        if name not in known and of_another:
             raise ValueError(
-                f"the nearest c-product weight is known for orthogonal transforms only, {found.name} is not one; "
-                f'take another, or init="fresh"'
+                f"{name} is an option of {of_another[0].__name__} (mode={of_another[0].mode!r}), which "
+                f"{method.__name__} (mode={method.mode!r}) does not use"
             )
+        if name not in known:
+            raise ValueError(f"{name!r} is no option of {method.__name__}{did_you_mean(name, known)}")
 
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-ready; a transform that no name determines is called "matrix", its numbers are in the weights."""
-        content = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "filter_fn"}
-        transform = HatTransform(self.transform, self.tube).name
-        return {**content, "include": list(self.include), "exclude": list(self.exclude), "transform": transform}
 
-    @classmethod
-    def from_dict(cls, content: dict[str, Any]) -> TensorizeConfig:
-        """From what `to_dict` gave."""
-        known = [item.name for item in fields(cls)]
-        for name in content:
-            if name not in known:
-                raise ValueError(f"TensorizeConfig has no field {name!r}{did_you_mean(name, known)}")
-        return cls(**content)
+def read_config(content: Mapping[str, Any]) -> TensorizeConfig | EncoderConfig:
+    """The config that config.json of a saved model holds. Version 0.1.0 wrote the fields of both methods."""
+    method = METHODS.get(content.get("mode", TensorizeConfig.mode))
+    if method is None:
+        raise ValueError(f"mode is one of {', '.join(METHODS)}, got {content['mode']!r}")
+    of_others = {name for other in METHODS.values() for name in other.options()} - set(method.options())
+    return method.from_dict({name: value for name, value in content.items() if name not in of_others})

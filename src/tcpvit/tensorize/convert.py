@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -15,15 +15,14 @@ from torch import nn
 from tcpvit.analysis.parameters import count_parameters
 from tcpvit.layers.linear import TubalLinear
 from tcpvit.layers.transform import STORED
-from tcpvit.models.config import check_keys
 from tcpvit.models.pretrained import ENCODER_NOTE
+from tcpvit.progress import Progress
 from tcpvit.tensorize.arrange import arrange_
-from tcpvit.tensorize.config import TensorizeConfig
+from tcpvit.tensorize.config import EncoderConfig, TensorizeConfig, make_config
 from tcpvit.tensorize.drop_ins import Errors, TubalMultiheadAttention, densified, tensorized
-from tcpvit.tensorize.encoder import HatEncoder
-from tcpvit.tensorize.encoder import convert as convert_encoder
+from tcpvit.tensorize.encoder import HatEncoder, convert_encoder
 from tcpvit.tensorize.find import Site, find_sites, maps_of, shapes_of
-from tcpvit.tensorize.flops import Example, count_or_none, faster_dense
+from tcpvit.tensorize.flops import Example, faster_dense, try_to_count
 from tcpvit.tensorize.report import DONE, LayerRow, Report
 
 HOOKS = (
@@ -39,13 +38,20 @@ HOOKS = (
 
 
 def tensorize_(
-    model: nn.Module, config: TensorizeConfig | None = None, *, example: Example = None, **options: Any
+    model: nn.Module,
+    config: TensorizeConfig | EncoderConfig | None = None,
+    *,
+    example: Example = None,
+    progress: Progress | None = None,
+    **options: Any,
 ) -> Report:
-    """Replace the linear layers of `model` by c-product layers with 1/C of the weights, in place.
+    """Make `model` its c-product counterpart with 1/C of the weights, in place.
 
-    `options` are fields of TensorizeConfig, for short calls. `example` is an input of the model, a tensor, a tuple or a
-    dict, from which FLOPs are counted; it may be left out for models that say what they take, and be False to count
-    none. If this raises, the model computes what it did.
+    A `TensorizeConfig` replaces linear layers one by one, an `EncoderConfig` takes the whole encoder into the hat
+    domain. `options` are fields of the config, for short calls; without a config, `mode="encoder"` chooses the second.
+    `example` is an input of the model, a tensor, a tuple or a dict, on which FLOPs are counted and reorderings are
+    checked; it may be left out for models that say what they take, and be False to count none. `progress` is told how
+    far the conversion is. If this raises, the model computes what it did.
 
     >>> model = nn.Sequential(nn.Linear(48, 96), nn.GELU(), nn.Linear(96, 48))
     >>> report = tensorize_(model, tube=3)
@@ -56,40 +62,46 @@ def tensorize_(
     """
     if not isinstance(model, nn.Module) or isinstance(model, torch.jit.ScriptModule):
         raise TypeError(f"tensorize_ takes an nn.Module that is not scripted, got a {type(model).__name__}")
-    check_keys(options, TensorizeConfig)
-    config = replace(config or TensorizeConfig(), **options)
+    config = make_config(config, options)
     if isinstance(config.transform, str) and config.transform in STORED:
         raise ValueError(f"transform={config.transform!r} needs its matrix: pass the transform or the matrix itself")
-    before, flops = count_parameters(model), count_or_none(model, example)
-    with torch.inference_mode(False), torch.enable_grad():  # what is made here is to be trained
-        rows, gain, notes = convert(model, config, example)
-    return Report(
-        type(model).__name__,
-        config.to_dict(),
-        rows,
-        before,
-        count_parameters(model),
-        flops,
-        None if flops is None else count_or_none(model, example),
-        gain,
-        notes,
-    )
+    before = count_parameters(model)
+    flops, why_not = try_to_count(model, example)
+    rows, gain, notes = convert(model, config, example, progress)
+    flops_after = None
+    if flops is not None:
+        flops_after, why_not = try_to_count(model, example)
+    if why_not:
+        notes = (*notes, f"FLOPs were not counted ({why_not}).")
+    after = count_parameters(model)
+    return Report(type(model).__name__, config.to_dict(), rows, before, after, flops, flops_after, gain, notes)
 
 
 def convert(
-    model: nn.Module, config: TensorizeConfig, example: Example = None
+    model: nn.Module,
+    config: TensorizeConfig | EncoderConfig,
+    example: Example = None,
+    progress: Progress | None = None,
 ) -> tuple[list[LayerRow], float, tuple[str, ...]]:
     """Convert, without counting what was saved: the rows of the report, the energy that reordering won, and notes."""
-    if config.mode == "encoder":
-        rows = convert_encoder(model, config)
+    progress = progress or Progress()
+    with torch.inference_mode(False), torch.enable_grad():  # what is made here is to be trained
+        if isinstance(config, TensorizeConfig):
+            return _convert_layers(model, config, example, progress)
+        rows = convert_encoder(model, config, progress)
         setattr(model, ENCODER_NOTE, config.to_dict())
         return rows, 0.0, ()
+
+
+def _convert_layers(
+    model: nn.Module, config: TensorizeConfig, example: Example, progress: Progress
+) -> tuple[list[LayerRow], float, tuple[str, ...]]:
     sites = find_sites(model, config)
     if any(site.module is model and site.reason is None for site in sites):
         raise ValueError("the model is itself one linear layer, which cannot be replaced in place; wrap it in a module")
-    gain, notes = arrange_(model, sites, config, example)
+    gain, notes = arrange_(model, sites, config, example, progress)
     swap = _Swap(config)
-    rows = [row for site in sites for row in swap.rows_of(site)]
+    rows = [row for site in progress.track(sites, "converting layers") for row in swap.rows_of(site)]
     replace_modules(model, swap.made)
     return rows, gain, notes
 

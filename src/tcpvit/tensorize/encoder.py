@@ -22,23 +22,18 @@ import torch
 from torch import Tensor, nn
 
 from tcpvit.layers import DropPath, HatTransform, TAttention, TLayerNorm, TLinear, TMlp
-from tcpvit.tensorize.config import TensorizeConfig
+from tcpvit.progress import Progress
+from tcpvit.tensorize.config import EncoderConfig
 from tcpvit.tensorize.drop_ins import make_map
-from tcpvit.tensorize.families import Family, Map, Parts, Unfit, find_encoders, read_blocks
+from tcpvit.tensorize.libraries import Family, Map, Parts, Unfit, find_encoders, read_blocks
 from tcpvit.tensorize.report import LayerRow
 
-OF_DROP_IN = ("include", "exclude", "filter_fn", "min_features", "heads", "convs")
 
-
-def convert(model: nn.Module, config: TensorizeConfig) -> list[LayerRow]:
+def convert_encoder(model: nn.Module, config: EncoderConfig, progress: Progress) -> list[LayerRow]:
     """Take the encoders of `model` into the hat domain, in place, and say what became of their maps.
 
     If this raises, the model is as it was.
     """
-    defaults = TensorizeConfig()
-    for name in OF_DROP_IN:
-        if getattr(config, name) != getattr(defaults, name):
-            raise ValueError(f'{name} is an option of mode="drop_in"; mode="encoder" takes whole encoders')
     found = find_encoders(model)
     if not found:
         raise ValueError(
@@ -48,11 +43,11 @@ def convert(model: nn.Module, config: TensorizeConfig) -> list[LayerRow]:
     made = []
     for name, (holder, family) in found.items():
         try:
-            made.append((holder, family, *_build(name, holder, family, config)))
+            made.append((holder, family, *_build(name, holder, family, config, progress)))
         except Unfit as error:
             raise ValueError(f'mode="encoder" cannot keep this model: {error}; take mode="drop_in"') from error
     for holder, family, encoder, _ in made:
-        setattr(holder, family.attribute, nn.ModuleList([encoder]) if family.in_list else encoder)
+        setattr(holder, family.blocks, nn.ModuleList([encoder]) if family.in_list else encoder)
     return [row for *_, rows in made for row in rows] + _left(model)
 
 
@@ -66,7 +61,9 @@ def _left(model: nn.Module) -> list[LayerRow]:
     ]
 
 
-def _build(name: str, holder: nn.Module, family: Family, config: TensorizeConfig) -> tuple[HatEncoder, list[LayerRow]]:
+def _build(
+    name: str, holder: nn.Module, family: Family, config: EncoderConfig, progress: Progress
+) -> tuple[HatEncoder, list[LayerRow]]:
     outer: Any = getattr(holder, "config", None)
     if family.in_list and (outer.output_hidden_states or getattr(outer, "output_attentions", False)):
         raise Unfit("its config asks for the hidden states or attentions of single layers")
@@ -78,8 +75,8 @@ def _build(name: str, holder: nn.Module, family: Family, config: TensorizeConfig
             f'norm="token" needs an orthogonal transform with M Mᵀ = I, {phi.name} is not one; take norm="slice"'
         )
     made, rows = [], []
-    for i, parts in enumerate(blocks):
-        build = _Build(config, phi, ".".join(word for word in (name, family.attribute, str(i)) if word))
+    for i, parts in enumerate(progress.track(blocks, "taking blocks into the hat domain")):
+        build = _Build(config, phi, ".".join(word for word in (name, family.blocks, str(i)) if word))
         made.append(build.block(parts))
         rows += build.rows
     return HatEncoder(made, phi).train(holder.training), rows
@@ -195,7 +192,7 @@ def _check_mask(mask: Tensor | None) -> Tensor | None:
 class _Build:
     """Builds the block called `name` and notes what became of its maps."""
 
-    config: TensorizeConfig
+    config: EncoderConfig
     phi: HatTransform
     name: str
     rows: list[LayerRow] = field(default_factory=list)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-import re
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -16,9 +15,8 @@ from tcpvit.errors import did_you_mean
 from tcpvit.layers.linear import TLinear, TubalLinear
 from tcpvit.tensorize.config import TensorizeConfig
 from tcpvit.tensorize.drop_ins import TubalMultiheadAttention, pair
-from tcpvit.tensorize.heads import heads_of
+from tcpvit.tensorize.libraries import head_width, heads_of, is_conv1d, part_widths
 
-FUSED = (("qkv|c_attn|query_key_value", 3), ("kv|qk", 2))  # what a fused projection is called, and its parts
 PLAIN: dict[str, Any] = {
     "attention": nn.MultiheadAttention,
     "linear": nn.Linear,
@@ -52,7 +50,7 @@ def maps_of(module: nn.Module) -> dict[str, Tensor]:
         return {"": module.weight.movedim(1, -1).flatten(1)}
     weight = module.weight
     assert isinstance(weight, Tensor)
-    return {"": weight.mT if _is_conv1d(module) else weight}
+    return {"": weight.mT if is_conv1d(module) else weight}
 
 
 def shapes_of(site: Site) -> dict[str, tuple[int, int]]:
@@ -113,11 +111,7 @@ def _kind(module: nn.Module, config: TensorizeConfig) -> str | None:
         return "linear"
     if isinstance(module, nn.Conv2d):
         return _kind_of_conv(module, config)
-    return "conv1d" if _is_conv1d(module) else None
-
-
-def _is_conv1d(module: nn.Module) -> bool:
-    return type(module).__name__ == "Conv1D" and hasattr(module, "nf")
+    return "conv1d" if is_conv1d(module) else None
 
 
 def _kind_of_conv(conv: nn.Conv2d, config: TensorizeConfig) -> str | None:
@@ -174,65 +168,20 @@ def _unfit(model: nn.Module, site: Site, tube: int) -> str | None:
         for side, width in (("input", inner), ("output", width_out)):
             if width % tube:
                 return f"{side} width {width} {WIDTH} {tube}"
-    for width in part_widths(model, site):
+    parts = [] if site.kind == "attention" else part_widths(model, site.name, shapes_of(site)[""][1])
+    for width in parts:
         if width % tube:
             return f"its fused parts are {width} wide, which {WIDTH} {tube}"
     return None
 
 
-def part_widths(model: nn.Module, site: Site) -> list[int]:
-    """The widths of what follows one another in the output of a fused projection: q, k and v, or k and v.
-
-    A tube must not cross from one into the next. In some models (LeViT, BLOOM) they alternate head by head.
-    """
-    name = site.name.removesuffix(".linear").removesuffix(".conv").removesuffix(".c")
-    last = name.rpartition(".")[2]
-    parts = next((n for words, n in FUSED if re.search(words, last)), 1)
-    width = next(iter(shapes_of(site).values()))[1]
-    if site.kind == "attention" or parts == 1 or width % parts:
-        return []
-    owner: Any = model.get_submodule(name.rpartition(".")[0])
-    if hasattr(owner, "key_dim") and hasattr(owner, "val_dim"):
-        return [owner.key_dim, owner.val_dim]
-    if grouped := _grouped_widths(owner, width):
-        return grouped
-    heads = _heads_of_attention(owner) if last == "query_key_value" else None
-    return [width // parts // (heads or 1)]
-
-
-def _grouped_widths(owner: nn.Module, width: int) -> list[int]:
-    """Of q, k and v in transformers' models whose queries share keys; none if the owner does not say so."""
-    config: Any = getattr(owner, "config", None)
-    queries, keys = (getattr(config, f"num_{kind}_heads", None) for kind in ("attention", "key_value"))
-    if not queries or not keys or queries == keys or width % (queries + 2 * keys):
-        return []
-    head = width // (queries + 2 * keys)
-    return [queries * head, keys * head, keys * head]
-
-
-def _heads_of_attention(owner: nn.Module) -> int | None:
-    counts = (getattr(owner, name, None) for name in ("num_heads", "num_attention_heads", "n_heads", "n_head"))
-    return next((n for n in counts if isinstance(n, int) and n > 0), None)
-
-
 def _notes(model: nn.Module, site: Site, config: TensorizeConfig) -> tuple[str, ...]:
     """What a reader should know of a layer that is converted."""
-    head = _head_width(model, site)
-    return ("tubes cross heads",) if head and head % config.tube else ()
-
-
-def _head_width(model: nn.Module, site: Site) -> int | None:
-    """The width of a head, if the layer projects to queries, keys or values."""
     if isinstance(site.module, nn.MultiheadAttention):
-        return site.module.head_dim
-    owner, _, last = site.name.rpartition(".")
-    fused = part_widths(model, site)
-    if not fused and last not in ("q", "k", "v", "query", "key", "value", "q_proj", "k_proj", "v_proj"):
-        return None
-    heads, width = _heads_of_attention(model.get_submodule(owner)), next(iter(shapes_of(site).values()))[1]
-    if not heads or (fused and width > 3 * fused[0]):  # parts that alternate lie within heads already
-        return None
-    return (fused[0] if fused else width) // heads
+        width: int | None = site.module.head_dim
+    else:
+        width = head_width(model, site.name, shapes_of(site)[""][1])
+    return ("tubes cross heads",) if width and width % config.tube else ()
 
 
 def _respecting_ties(model: nn.Module, sites: list[Site]) -> Iterator[Site]:

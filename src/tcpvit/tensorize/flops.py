@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Literal
 
-import torch
 from torch import Tensor, nn
 
 from tcpvit.analysis import count_flops
+from tcpvit.analysis.dry_run import find_example
 from tcpvit.layers.linear import TubalLinear
 
 Example = Tensor | tuple[Tensor, ...] | dict[str, Tensor] | Literal[False] | None
@@ -30,68 +31,20 @@ def faster_dense(layer: nn.Module) -> bool:
     return saved < sum(FLOPS_PER_FEATURE * (m.in_features + m.out_features) for m in maps)
 
 
-def count_or_none(model: nn.Module, example: Example = None) -> int | None:
-    """FLOPs of a forward pass on the example, or on one that can be guessed; None where there is none."""
-    if example is False:
-        return None
-    inputs = guess_example(model) if example is None else example
-    if inputs is None:
-        return None
+def try_to_count(model: nn.Module, example: Example = None) -> tuple[int | None, str]:
+    """FLOPs of a forward pass on the example, or on one that the model names; or None, and why they were not counted.
+
+    A conversion does not depend on them, so nothing that goes wrong here is an error.
+    """
+    inputs = find_example(model) if example is None else example
+    if inputs is False or inputs is None:
+        return None, "" if inputs is False else "no example input is known; pass example="
     try:
-        with _in_eval_mode(model):
-            if isinstance(inputs, dict):
-                return int(count_flops(_ByName(model, list(inputs)), tuple(inputs.values())))
-            return int(count_flops(model, inputs))
-    except Exception:
-        if example is None:  # what was guessed may be wrong
-            return None
-        raise
-
-
-def guess_example(model: nn.Module) -> Tensor | dict[str, Tensor] | None:
-    """One image or sentence of the size that a model of timm, transformers, torchvision or this library takes."""
-    like = next(model.parameters(), torch.empty(0))
-    shape = _image_shape(model)
-    if shape is not None:
-        images = torch.zeros(1, *shape, dtype=like.dtype, device=like.device)
-        return {"pixel_values": images} if hasattr(model, "main_input_name") else images
-    if getattr(model, "main_input_name", None) == "input_ids":
-        length = min(128, getattr(model.config, "max_position_embeddings", None) or 128)
-        return {"input_ids": torch.zeros(1, length, dtype=torch.long, device=like.device)}
-    return None
-
-
-def _image_shape(model: Any) -> tuple[int, int, int] | None:
-    """Channels, height and width of the images a model takes."""
-    config, timm = getattr(model, "config", None), getattr(model, "pretrained_cfg", None)
-    size = getattr(getattr(model, "patch_embed", None), "img_size", None)  # timm's, where it was built for another one
-    if getattr(model, "main_input_name", "pixel_values") != "pixel_values":
-        return None
-    if config is not None and hasattr(config, "image_shape"):
-        return config.in_chans, *config.image_shape
-    if timm:
-        channels, height, width = timm["input_size"]
-        return (channels, *_pair(size)) if size else (channels, height, width)
-    if config is not None and hasattr(config, "num_channels"):
-        return config.num_channels, *_pair(getattr(config, "image_size", 224))
-    if type(model).__module__.startswith("torchvision."):
-        return 3, *_pair(getattr(model, "image_size", 224))
-    return None
-
-
-def _pair(size: int | tuple[int, int]) -> tuple[int, int]:
-    return (size, size) if isinstance(size, int) else (size[0], size[1])
-
-
-class _ByName(nn.Module):
-    """A model whose inputs have names, called with a tuple."""
-
-    def __init__(self, model: nn.Module, names: list[str]):
-        super().__init__()
-        self.model, self.names = model, names
-
-    def forward(self, *values: Tensor) -> Any:
-        return self.model(**dict(zip(self.names, values, strict=True)))
+        with _in_eval_mode(model), _without_torch_log():
+            return int(count_flops(model, inputs)), ""
+    except Exception as error:  # a foreign model on tensors without data may raise anything
+        said = str(error).strip().partition("\n")[0]
+        return None, f"{type(error).__name__}: {said[:200]}" if said else type(error).__name__
 
 
 @contextmanager
@@ -104,3 +57,14 @@ def _in_eval_mode(model: nn.Module) -> Iterator[None]:
     finally:
         for module, training in modes:
             module.training = training
+
+
+@contextmanager
+def _without_torch_log() -> Iterator[None]:
+    """torch logs a traceback where a pass without data fails, which is reported anyway."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before

@@ -23,7 +23,7 @@ from tcpvit.models.pretrained import (
     read_weights,
     register_format,
 )
-from tcpvit.tensorize.config import TensorizeConfig
+from tcpvit.tensorize.config import TensorizeConfig, read_config
 from tcpvit.tensorize.convert import convert, drop_ins_of
 from tcpvit.tensorize.drop_ins import TubalMultiheadAttention
 from tcpvit.tensorize.origin import origin_of, rebuild
@@ -44,7 +44,7 @@ def save(model: nn.Module, folder: Path) -> None:
     options = {"model": type(model).__name__, "origin": origin, "conversions": conversions, "tied": _tied(model)}
     content = {"library": "tcpvit", "architecture": CONVERTED, "options": options}
     folder.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(content, indent=2, default=_refuse)  # before the weights: it may be refused
+    text = json.dumps(content, indent=2)
     weights = {name: tensor.contiguous() for name, tensor in _once(model).items()}
     (folder / WEIGHTS).write_bytes(save_bytes(weights, {"format": "pt"}))  # a full disk is an OSError here
     (folder / CONFIG).write_text(text + "\n")
@@ -53,14 +53,14 @@ def save(model: nn.Module, folder: Path) -> None:
 def load(options: dict[str, Any], weights: Path, model: nn.Module | None = None) -> nn.Module:
     """The model that `save` wrote, in eval mode; `model` is one built as the original was, where that is not known."""
     if model is None:
-        if options["origin"] is None:
+        if options.get("origin") is None:
             raise ValueError(
-                f"{weights.parent} holds a converted {options['model']} and does not say how to build one; build it "
-                f"as the original was and call from_pretrained(folder, model=that)"
+                f"{weights.parent} holds a converted {options.get('model')} and does not say how to build one; build "
+                f"it as the original was and call from_pretrained(folder, model=that)"
             )
         model = rebuild(options["origin"])
     for conversion in options["conversions"]:
-        convert(model, TensorizeConfig.from_dict(conversion))
+        convert(model, read_config(conversion))
     for name, first in options.get("tied", {}).items():
         model.set_submodule(name, model.get_submodule(first))
     found = read_weights(weights)
@@ -107,10 +107,6 @@ def _shared_with(model: nn.Module, weights: dict[str, Tensor]) -> dict[str, Tens
     state = model.state_dict(keep_vars=True)
     given = {id(tensor): weights[name] for name, tensor in state.items() if name in weights}
     return {name: given[id(tensor)] for name, tensor in state.items() if id(tensor) in given}
-
-
-def _refuse(value: object) -> Any:
-    raise ValueError(f"the model was built with {value!r}, which JSON cannot hold; load it with model= instead")
 
 
 register_format(CONVERTED, Format(is_converted, save, load))
