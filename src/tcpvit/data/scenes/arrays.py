@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+import zlib
 from math import prod
 from pathlib import Path
 from typing import IO, Any
@@ -41,7 +42,7 @@ def read_npz(path: Path, *, dims: int, key: str | None = None, size: tuple[int, 
             check_growth(claimed, member.compress_size, what)
             with archive.open(member) as file:
                 return Raster(np.lib.format.read_array(file, allow_pickle=False))
-    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError) as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
         raise ValueError(f"{path} could not be read, the file is damaged or cut short ({error})") from None
 
 

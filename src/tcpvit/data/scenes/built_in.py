@@ -17,8 +17,8 @@ from tcpvit.data.scenes.scene import Colour, Scene
 
 NAME = "materials"
 SIDE, BANDS = 64, 60
-PURE = 0.6  # a pixel has a label when one material makes up so much of it
-NOISE = 0.01  # standard deviation, in reflectance
+PURE = 0.4  # a pixel has a label when one material makes up so much of it; purer pixels would be told apart by anyone
+NOISE = 0.02  # standard deviation, in reflectance
 SCALE = 10_000  # stored as whole numbers, as reflectance products are
 
 Floats = NDArray[np.float64]
@@ -43,7 +43,7 @@ def materials_scene(seed: int = 0) -> Scene:
     abundances = _abundances(photo)  # (H, W, 6)
     random = np.random.RandomState(seed)  # its stream is frozen: the same scene everywhere
     tilt = random.normal(0, 0.06, (SIDE, SIDE, 1)) * (wavelengths - wavelengths.mean()) / np.ptp(wavelengths)
-    light = 0.55 + 0.45 * photo.mean(2, keepdims=True) / 255
+    light = 0.3 + 0.7 * photo.mean(2, keepdims=True) / 255
     reflectance = light * (abundances @ spectra(wavelengths)) * (1 + tilt) + random.normal(
         0, NOISE, (SIDE, SIDE, BANDS)
     )
