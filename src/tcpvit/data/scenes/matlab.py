@@ -1,22 +1,31 @@
-"""MATLAB files: version 5 (to 7.2) with SciPy, version 7.3 as HDF5. Nothing is loaded before its size is checked."""
+"""MATLAB files of version 5 (to 7.2), read here: SciPy's reader crashes on damaged files, and inflates bombs.
+
+The format is public: elements of a tag (type, number of bytes) and content, padded to 8 bytes; a variable is an element
+that holds four or five others (flags, shape, name, values, imaginary values), whole or compressed with zlib.
+"""
 
 from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Iterator
+from math import prod
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tcpvit.data.scenes.raster import HARMLESS, LARGEST_RATIO, ArrayInfo, Raster, check_growth, choose_key
+from tcpvit.data.scenes.raster import ArrayInfo, Raster, check_growth, choose_key
 from tcpvit.data.scenes.scene import check_numbers
 
 HEADER = 128  # bytes before the first variable
-COMPRESSED, MATRIX = 15, 14  # element types that hold variables
-NUMERIC = {"double", "single", "logical", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))}
-BLOCK = 1 << 16
+COMPRESSED, MATRIX = 15, 14  # types of elements that hold variables
+STORED = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8", 12: "i8", 13: "u8"}
+CLASSES = {6: "f8", 7: "f4", 8: "i1", 9: "u1", 10: "i2", 11: "u2", 12: "i4", 13: "u4", 14: "i8", 15: "u8"}
+OTHER_CLASSES = {1: "cell", 2: "struct", 3: "object", 4: "char", 5: "sparse"}
+COMPLEX = 0x800
+LONGEST = 4096  # bytes of a shape or a name
 
 
 def is_matlab5(start: bytes) -> bool:
@@ -25,129 +34,142 @@ def is_matlab5(start: bytes) -> bool:
 
 
 def read_matlab5(path: Path, *, dims: int, key: str | None = None, size: tuple[int, int] | None = None) -> Raster:
-    """An array of a version 5 file, chosen by `key` or by its shape."""
-    try:
-        from scipy.io import loadmat, whosmat
-    except ImportError:
-        raise ImportError("MATLAB files are read with SciPy: pip install 'tcpvit[scenes]'") from None
-    _check_elements(path)
-    try:
-        listed = whosmat(path, appendmat=False)
-    except OSError:
-        raise
-    except Exception as error:  # SciPy fails in many ways on a damaged file
-        raise ValueError(f"{path} is not a readable MATLAB file ({error})") from None
-    arrays = {name: ArrayInfo(tuple(shape), kind, kind in NUMERIC) for name, shape, kind in listed}
-    chosen = choose_key(arrays, path, dims=dims, key=key, size=size)
-    return Raster(_load(path, chosen, arrays[chosen].shape, loadmat))
-
-
-def _load(path: Path, key: str, shape: tuple[int, ...], loadmat: Any) -> NDArray[Any]:
-    try:
-        array = loadmat(path, appendmat=False, variable_names=[key], struct_as_record=True)[key]
-    except OSError:
-        raise
-    except Exception as error:
-        raise ValueError(f"{path}: {key!r} could not be read, the file is damaged or cut short ({error})") from None
-    check_numbers(array.dtype, f"{path}: {key!r}")
-    assert array.shape == shape
-    return array
-
-
-def _check_elements(path: Path) -> None:
-    """Walk over the variables: each must lie inside the file, and a compressed one may not grow without bound."""
-    total = path.stat().st_size
+    """An array of a version 5 file, chosen by `key` or by its shape; memory-mapped where it is not compressed."""
     with path.open("rb") as file:
         order = "<" if file.read(HEADER)[126:128] == b"IM" else ">"
-        position = HEADER
-        while tag := file.read(8):
-            if len(tag) < 8:
-                raise ValueError(f"{path} is cut short: a variable begins {len(tag)} bytes before its end")
-            kind, length = struct.unpack(f"{order}II", tag)
-            if kind not in (COMPRESSED, MATRIX):
-                raise ValueError(f"{path} is damaged: there is no variable at byte {position:,}")
-            if position + 8 + length > total:
-                raise ValueError(
-                    f"{path} is cut short: a variable of {length:,} bytes begins at byte {position:,} of {total:,}"
-                )
-            if kind == COMPRESSED:
-                _check_inflation(file, length, path)
-            position += 8 + length
-            file.seek(position)
+        variables = {variable.name: variable for variable in _variables(file, order, path)}
+        arrays = {name: ArrayInfo(v.shape, v.kind, v.class_number in CLASSES) for name, v in variables.items()}
+        chosen = variables[choose_key(arrays, path, dims=dims, key=key, size=size)]
+        return Raster(_values(file, order, chosen, path))
 
 
-def _check_inflation(file: Any, stored: int, path: Path) -> None:
-    """Decompress into nothing, in bounded memory: the size of the result is known only at its end."""
-    limit = max(HARMLESS, LARGEST_RATIO * stored)
-    inflater, size, left = zlib.decompressobj(), 0, stored
-    try:
-        while left and not inflater.eof:
-            block = file.read(min(BLOCK, left))
-            left -= len(block)
-            while block and not inflater.eof:
-                size += len(inflater.decompress(block, 16 * BLOCK))
-                check_growth(size, stored, f"{path}: a compressed variable") if size > limit else None
-                block = inflater.unconsumed_tail
-    except zlib.error as error:
-        raise ValueError(f"{path} is damaged: a compressed variable cannot be decompressed ({error})") from None
+class _Variable(NamedTuple):
+    """A variable as its tags announce it."""
+
+    name: str
+    shape: tuple[int, ...]
+    class_number: int
+    is_complex: bool
+    start: int  # of its content in the file
+    stored: int  # bytes of its content in the file
+    compressed: bool
+
+    @property
+    def kind(self) -> str:
+        """The name of its type."""
+        if self.class_number not in CLASSES:
+            return OTHER_CLASSES.get(self.class_number, "unknown")
+        return "complex" if self.is_complex else str(np.dtype(CLASSES[self.class_number]))
 
 
-def read_hdf5(path: Path, *, dims: int, key: str | None = None, size: tuple[int, int] | None = None) -> Raster:
-    """An array of a version 7.3 file; its axes are stored in reverse, and turned back here.
-
-    HDF5 files that MATLAB did not write (no .mat in their name, no mark of MATLAB on the array) keep their axes.
-    """
-    try:
-        import h5py
-    except ImportError:
-        raise ImportError("MATLAB 7.3 files are read with h5py: pip install 'tcpvit[scenes]'") from None
-    try:
-        with h5py.File(path, "r") as file:
-            own = {name: file[name] for name in file if isinstance(file.get(name, getlink=True), h5py.HardLink)}
-            datasets = {name: item for name, item in own.items() if isinstance(item, h5py.Dataset)}
-            arrays = {name: _describe(item, path) for name, item in datasets.items()}
-            chosen = choose_key(arrays, path, dims=dims, key=key, size=size)
-            return Raster(_read_dataset(datasets[chosen], path, chosen))
-    except ValueError:
-        raise
-    except (OSError, RuntimeError, KeyError) as error:  # a missing file was met before: it was opened to know its kind
-        raise ValueError(f"{path} could not be read, the file is damaged or cut short ({error})") from None
+class _Reader(Protocol):
+    def read(self, number: int, /) -> bytes: ...
 
 
-def _describe(dataset: Any, path: Path) -> ArrayInfo:
-    shape = dataset.shape or ()
-    kind = "complex" if dataset.dtype.names == ("real", "imag") else str(dataset.dtype)
-    return ArrayInfo(shape[::-1] if _reversed(dataset, path) else shape, kind, dataset.dtype.kind in "biufV")
+class _Inflater:
+    """Reads the decompressed content of an element, no more of it than is asked for."""
+
+    def __init__(self, file: IO[bytes], stored: int):
+        self.file, self.left, self.inflate = file, stored, zlib.decompressobj()
+
+    def read(self, number: int, /) -> bytes:
+        parts = []
+        while number and not self.inflate.eof:
+            block = self.inflate.unconsumed_tail or self.file.read(min(1 << 16, self.left))
+            self.left -= 0 if self.inflate.unconsumed_tail else len(block)
+            if not block:
+                break
+            parts.append(self.inflate.decompress(block, number))
+            number -= len(parts[-1])
+        return b"".join(parts)
 
 
-def _reversed(dataset: Any, path: Path) -> bool:
-    return path.suffix.lower() == ".mat" or "MATLAB_class" in dataset.attrs
+def _variables(file: IO[bytes], order: str, path: Path) -> Iterator[_Variable]:
+    """Every variable of the file; each must lie inside it."""
+    total, position = path.stat().st_size, HEADER
+    while position < total:
+        file.seek(position)
+        kind, length = struct.unpack(f"{order}II", _exactly(file, 8, path))
+        start = position + 8
+        if kind not in (COMPRESSED, MATRIX):
+            raise ValueError(f"{path} is damaged: there is no variable at byte {position:,}")
+        if start + length > total:
+            raise ValueError(
+                f"{path} is cut short: a variable of {length:,} bytes begins at byte {position:,} of {total:,}"
+            )
+        flags, shape, name = _announced(_content(file, start, length, kind == COMPRESSED, path), order, path)
+        yield _Variable(name, shape, flags & 0xFF, bool(flags & COMPLEX), start, length, kind == COMPRESSED)
+        position = start + length
 
 
-def _read_dataset(dataset: Any, path: Path, key: str) -> NDArray[Any]:
-    what = f"{path}: {key!r}"
-    if dataset.dtype.names == ("real", "imag"):
+def _content(file: IO[bytes], start: int, stored: int, compressed: bool, path: Path) -> _Reader:
+    """A reader of what a variable holds."""
+    file.seek(start)
+    if not compressed:
+        return file
+    reader = _Inflater(file, stored)
+    _exactly(reader, 8, path)  # the tag of the variable inside
+    return reader
+
+
+def _announced(reader: _Reader, order: str, path: Path) -> tuple[int, tuple[int, ...], str]:
+    """Flags, shape and name of a variable."""
+    flags = struct.unpack(f"{order}I", _small_element(reader, order, path)[:4].ljust(4, b"\0"))[0]
+    if flags & 0xFF not in CLASSES and flags & 0xFF not in OTHER_CLASSES:  # such as objects: they have no shape
+        return flags, (), f"unnamed {flags & 0xFF}"
+    sides = _small_element(reader, order, path)
+    shape = struct.unpack(f"{order}{len(sides) // 4}i", sides[: len(sides) // 4 * 4])
+    if min(shape, default=0) < 0:
+        raise ValueError(f"{path} is damaged: a variable has the shape {shape}")
+    return flags, shape, _small_element(reader, order, path).decode("ascii", "replace")
+
+
+def _small_element(reader: _Reader, order: str, path: Path) -> bytes:
+    _, length, inside = _tag(reader, order, path)
+    if inside is not None:
+        return inside
+    if length > LONGEST:
+        raise ValueError(f"{path} is damaged: a name or a shape of {length:,} bytes")
+    return _exactly(reader, length + -length % 8, path)[:length]
+
+
+def _tag(reader: _Reader, order: str, path: Path) -> tuple[int, int, bytes | None]:
+    """Type and length of an element, with its content where that is so short that it stands in the tag."""
+    tag = _exactly(reader, 8, path)
+    kind, length = struct.unpack(f"{order}II", tag)
+    if kind >> 16:
+        return kind & 0xFFFF, min(kind >> 16, 4), tag[4 : 4 + min(kind >> 16, 4)]
+    return kind, length, None
+
+
+def _values(file: IO[bytes], order: str, variable: _Variable, path: Path) -> NDArray[Any]:
+    """The values, in the type of the variable: MATLAB stores whole numbers in the smallest type that holds them."""
+    what = f"{path}: {variable.name!r}"
+    if variable.is_complex:
         check_numbers(np.dtype(np.complex128), what)
-    check_numbers(dataset.dtype, what)
-    if dataset.external is not None or dataset.is_virtual:
-        raise ValueError(f"{what} keeps its values in another file, which is not followed; save it into one file")
-    total = path.stat().st_size
-    claimed = dataset.size * dataset.dtype.itemsize
-    if dataset.chunks is None and dataset.id.get_offset() is not None:
-        return _map_dataset(dataset, path, claimed, total)
-    stored = dataset.id.get_storage_size()
-    if stored > total:
-        raise ValueError(f"{what} claims {stored:,} bytes of a file of {total:,}: it is damaged or cut short")
-    check_growth(claimed, stored, what)
-    check_growth(int(np.prod(dataset.chunks or 0)) * dataset.dtype.itemsize, total, f"{what}: one of its chunks")
-    array = dataset[()]
-    return array.T if _reversed(dataset, path) else array
+    reader = _content(file, variable.start, variable.stored, variable.compressed, path)
+    _announced(reader, order, path)
+    kind, length, inside = _tag(reader, order, path)
+    if kind not in STORED:
+        raise ValueError(f"{what} is damaged: its values have the unknown type {kind}")
+    stored, dtype = np.dtype(order + STORED[kind]), np.dtype(order + CLASSES[variable.class_number])
+    if prod(variable.shape) * stored.itemsize != length:
+        raise ValueError(f"{what} is damaged: {prod(variable.shape):,} values of {stored.itemsize} bytes in {length:,}")
+    check_growth(prod(variable.shape) * dtype.itemsize, variable.stored, what)
+    if inside is None and not variable.compressed:
+        if file.tell() + length > variable.start + variable.stored:
+            raise ValueError(f"{what} is damaged: its values go on after its end")
+        array: NDArray[Any] = np.memmap(path, stored, "r", file.tell(), variable.shape, "F")
+    else:
+        content = _exactly(reader, length, path) if inside is None else inside
+        array = np.frombuffer(content, stored).reshape(variable.shape, order="F")
+    return array if stored == dtype else array.astype(dtype)
 
 
-def _map_dataset(dataset: Any, path: Path, claimed: int, total: int) -> NDArray[Any]:
-    """Values that lie in one piece are mapped into memory, not read."""
-    offset = dataset.id.get_offset()
-    if offset + claimed > total:
-        raise ValueError(f"{path} is cut short: {claimed:,} bytes from byte {offset:,} on, in a file of {total:,}")
-    array = np.memmap(path, dataset.dtype, "r", offset, dataset.shape)
-    return array.T if _reversed(dataset, path) else array
+def _exactly(reader: _Reader, number: int, path: Path) -> bytes:
+    content = reader.read(number)
+    if len(content) < number:
+        raise ValueError(
+            f"{path} is damaged or cut short: {number:,} bytes were expected where {len(content):,} are left"
+        )
+    return content

@@ -7,10 +7,11 @@ from pathlib import Path
 
 from tcpvit.data.scenes.arrays import read_npy, read_npz
 from tcpvit.data.scenes.envi import header_of, read_envi
-from tcpvit.data.scenes.matlab import is_matlab5, read_hdf5, read_matlab5
+from tcpvit.data.scenes.hdf5 import read_hdf5
+from tcpvit.data.scenes.matlab import is_matlab5, read_matlab5
 from tcpvit.data.scenes.raster import CUBE, MAP, Raster
 from tcpvit.data.scenes.scene import Scene, as_labels
-from tcpvit.data.scenes.tiff import read_tiff, read_tiff_folder
+from tcpvit.data.scenes.tiff import band_files, read_tiff, stack_bands
 
 HDF5 = b"\x89HDF\r\n\x1a\n"
 TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
@@ -59,7 +60,20 @@ def read_raster(path: Path, *, dims: int, key: str | None = None, size: tuple[in
     if path.is_dir():
         if dims == MAP:
             raise ValueError(f"{path} is a folder; labels are read from one file")
-        return read_tiff_folder(path)
+        paths = band_files(path)
+        return stack_bands(paths, [read_raster(band, dims=CUBE) for band in paths])
+    try:
+        return _read_file(path, dims, key, size)
+    except (FileNotFoundError, PermissionError, ImportError, MemoryError):
+        raise
+    except Exception as error:  # the packages that read files fail in many ways on damaged ones
+        if isinstance(error, ValueError) and str(path) in str(error):  # said by us
+            raise
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ValueError(f"{path} could not be read, the file is damaged or cut short ({reason})") from None
+
+
+def _read_file(path: Path, dims: int, key: str | None, size: tuple[int, int] | None) -> Raster:
     with path.open("rb") as file:
         start = file.read(520)
     if path.suffix.lower() not in NAMED and header_of(path) is not None:  # raw values may begin like any other file

@@ -17,7 +17,6 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from tcpvit.data.scenes.arrays import read_npz
 from tcpvit.data.scenes.fields import deal_fields, within
 from tcpvit.data.scenes.raster import MAP
 from tcpvit.data.scenes.read import read_raster
@@ -112,9 +111,9 @@ class SceneSplit:
     def load(cls, path: str | Path) -> SceneSplit:
         """Read a saved split and check that it is what it says."""
         path = Path(path)
-        codes = np.ascontiguousarray(read_npz(path, dims=MAP, key="codes").array)
+        codes = np.ascontiguousarray(read_raster(path, dims=MAP, key="codes").array)
         try:
-            about = json.loads(read_npz(path, dims=MAP, key="about").array.tobytes())
+            about = json.loads(read_raster(path, dims=MAP, key="about").array.tobytes())
             leakage = about.pop("leakage")
             split = cls(codes, **about)
         except (ValueError, TypeError, KeyError, AttributeError, AssertionError) as error:

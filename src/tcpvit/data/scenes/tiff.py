@@ -29,20 +29,12 @@ def tifffile() -> Any:
 
 def read_tiff(path: Path, *, dims: int) -> Raster:
     """The image (H, W, B), or the label map (H, W) of a file with one band; mapped where it lies in one piece."""
-    package = tifffile()
-    try:
-        with package.TiffFile(path) as file:
-            series = file.series[0]
-            _check_sizes(series, path)
-            check_numbers(series.dtype, str(path))
-            array = _bands_last(_values(package, file, series, path), series.axes, path)
-            georeference = _georeference(series.keyframe)
-    except ValueError as error:
-        if str(error).startswith(str(path)):
-            raise
-        raise ValueError(f"{path} could not be read ({error})") from None
-    except (package.TiffFileError, IndexError, KeyError, TypeError, AttributeError, RuntimeError) as error:
-        raise ValueError(f"{path} could not be read, the file is damaged or cut short ({error})") from None
+    with tifffile().TiffFile(path) as file:
+        series = file.series[0]
+        _check_sizes(series, path)
+        check_numbers(series.dtype, str(path))
+        array = _bands_last(_values(file, series, path), series.axes, path)
+        georeference = _georeference(series.keyframe)
     if dims == MAP:
         if array.shape[2] != 1:
             raise ValueError(f"{path} has {array.shape[2]} bands, a label map has one")
@@ -50,12 +42,16 @@ def read_tiff(path: Path, *, dims: int) -> Raster:
     return Raster(array, georeference=georeference)
 
 
-def read_tiff_folder(folder: Path) -> Raster:
-    """All TIFF files of a folder as one image: their bands in the natural order of the files' names (B2 before B10)."""
+def band_files(folder: Path) -> list[Path]:
+    """The TIFF files of a folder in the natural order of their names: B2 before B10."""
     paths = sorted((p for p in folder.iterdir() if p.suffix.lower() in SUFFIXES), key=_natural)
     if not paths:
         raise ValueError(f"{folder} holds no TIFF files: a folder is read as a scene with one file for each band")
-    rasters = [read_tiff(path, dims=3) for path in paths]
+    return paths
+
+
+def stack_bands(paths: list[Path], rasters: list[Raster]) -> Raster:
+    """The images of several files as one, which must have one size and one place."""
     first = rasters[0]
     for path, raster in zip(paths, rasters, strict=True):
         if raster.array.shape[:2] != first.array.shape[:2]:
@@ -70,6 +66,8 @@ def read_tiff_folder(folder: Path) -> Raster:
 
 def _check_sizes(series: Any, path: Path) -> None:
     """Every strip or tile must lie inside the file, and the image may not be far larger than what is stored."""
+    if 0 in series.shape:
+        raise ValueError(f"{path} announces an image without pixels, of shape {series.shape}")
     total = path.stat().st_size
     stored = 0
     for page in series.pages:
@@ -88,7 +86,7 @@ def _check_sizes(series: Any, path: Path) -> None:
     check_growth(prod(frame.chunks) * series.dtype.itemsize, total, f"{path}: one of its tiles")
 
 
-def _values(package: Any, file: Any, series: Any, path: Path) -> NDArray[Any]:
+def _values(file: Any, series: Any, path: Path) -> NDArray[Any]:
     if series.dataoffset is not None and file.pages[0].is_memmappable:
         return np.memmap(path, file.byteorder + series.dtype.char, "r", series.dataoffset, series.shape)
     try:
