@@ -1,0 +1,79 @@
+"""What every reader of a file returns, which array of a file is meant, and how much a file may grow in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tcpvit.data.scenes.scene import Colour, Georeference
+from tcpvit.errors import did_you_mean
+
+HARMLESS = 64 << 20  # bytes that may be allocated whatever the file's size
+LARGEST_RATIO = 100  # of decompressed to stored bytes; label maps reach it, measured cubes stay below 10
+
+CUBE, MAP = 3, 2  # dimensions of an image and of a label map
+
+
+@dataclass(frozen=True)
+class Raster:
+    """An array (H, W, B) or (H, W) from a file, and what the file says about it."""
+
+    array: NDArray[Any]
+    wavelengths: NDArray[np.float64] | None = None
+    class_names: tuple[str, ...] = ()
+    colours: tuple[Colour, ...] = ()
+    bad_bands: NDArray[np.bool_] | None = None
+    georeference: Georeference | None = None
+
+
+class ArrayInfo(NamedTuple):
+    """An array as a file announces it, before it is read."""
+
+    shape: tuple[int, ...]
+    kind: str  # the name of its type
+    numeric: bool
+
+
+def check_growth(claimed: int, stored: int, what: str) -> None:
+    """Refuse to allocate `claimed` bytes for something that takes `stored` bytes in its file."""
+    if claimed > max(HARMLESS, LARGEST_RATIO * stored):
+        raise ValueError(
+            f"{what} claims {claimed:,} bytes but is stored in {stored:,}: the file is damaged or made to fill the "
+            "memory, and was not read"
+        )
+
+
+def choose_key(
+    arrays: Mapping[str, ArrayInfo], path: Path, *, dims: int, key: str | None, size: tuple[int, int] | None = None
+) -> str:
+    """The array that is meant: `key`, or the only one with `dims` dimensions; of `size` where several have."""
+    listed = ", ".join(f"{name} {'×'.join(map(str, info.shape))} {info.kind}" for name, info in arrays.items())
+    if key is not None:
+        if key not in arrays:
+            raise ValueError(f"{path} has no array {key!r}{did_you_mean(key, arrays)}")
+        if not _fits(arrays[key], dims):
+            raise ValueError(f"{path}: {key!r} is not {_wanted(dims)}; the file holds {listed}")
+        return key
+    # MATLAB's numbers and vectors have two dimensions as well: they are no label maps unless asked for
+    fitting = [name for name, info in arrays.items() if _fits(info, dims) and (dims == CUBE or min(info.shape) > 1)]
+    same_size = [name for name in fitting if arrays[name].shape[:2] == size]
+    found = same_size if len(fitting) > 1 and same_size else fitting
+    if len(found) == 1:
+        return found[0]
+    problem = "no array that is" if not found else f"{len(found)} arrays that could be"
+    advice = "" if not found else "; say which one with key="
+    raise ValueError(f"{path} has {problem} {_wanted(dims)}: it holds {listed or 'nothing'}{advice}")
+
+
+def _fits(info: ArrayInfo, dims: int) -> bool:
+    return info.numeric and prod(info.shape) > 0 and len(info.shape) == dims
+
+
+def _wanted(dims: int) -> str:
+    return "an image of rows × columns × bands" if dims == CUBE else "a label map of rows × columns"
