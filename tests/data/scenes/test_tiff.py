@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import struct
 
 import numpy as np
 import pytest
 import tifffile
+from PIL import Image
 
 from tcpvit.data.scenes import read_scene
 
@@ -128,3 +130,10 @@ def test_a_header_that_lies_about_its_size(compression, tmp_path):
     path.write_bytes(bytes(content))
     with pytest.raises(ValueError, match=r"damaged|cut short|made to fill the memory"):
         read_scene(path)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("imagecodecs") is not None, reason="imagecodecs reads these files")
+def test_a_compression_that_needs_another_package_names_it(tmp_path):
+    Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(tmp_path / "a.tif", compression="tiff_lzw")
+    with pytest.raises(ValueError, match="pip install imagecodecs"):
+        read_scene(tmp_path / "a.tif")

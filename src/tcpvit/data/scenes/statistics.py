@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -50,6 +50,19 @@ class SceneStatistics:
             "all pixels of the scene, test pixels included (transductive)" if self.transductive else "training pixels"
         )
         return f"{self.pixels:,} {which}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, to be saved beside a model as JSON."""
+        return {name: v.tolist() if isinstance(v, np.ndarray) else v for name, v in vars(self).items()}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> SceneStatistics:
+        """The statistics that `to_dict` wrote, to the last digit."""
+        names = {field.name for field in fields(cls)}
+        if set(values) != names:
+            raise ValueError(f"statistics of a scene have the values {sorted(names)}, got {sorted(values)}")
+        arrays = {n: np.array(v, np.intp if n == "bands" else float) for n, v in values.items() if isinstance(v, list)}
+        return cls(**(values | arrays))
 
     def apply(self, spectra: NDArray[Any]) -> NDArray[np.float32]:
         """Spectra (..., B) of the scene -> standardised (..., bands), or their coordinates on the principal axes."""
