@@ -167,7 +167,7 @@ def _create(library: str, name: str, options: dict[str, Any]) -> nn.Module:
     found = import_library(library)
     try:
         return found.create_model(name, **options) if library == "timm" else found.models.get_model(name, **options)
-    except (RuntimeError, TypeError) as error:
+    except (RuntimeError, TypeError, ValueError) as error:
         raise ValueError(f"{library} cannot build {name!r}: {error}{_nearest(found, library, name)}") from error
 
 
