@@ -44,11 +44,6 @@ class Record:
         """Nothing is left to do."""
         return set(self.planned) <= set(self.pieces)
 
-    @property
-    def is_busy(self) -> bool:
-        """Other programs kept every core busy when it started: its times are no basis for a verdict."""
-        return self.facts["load"] is not None and self.facts["load"] >= self.facts["machine"]["cores"]
-
     def add(self, piece: str, part: str, found: Sequence[Any]) -> None:
         """Keep what a piece found."""
         getattr(self, part).extend(found)

@@ -135,12 +135,11 @@ def draw(records: list[Record], times: dict[str, float]) -> Figure | None:
 
 
 def _on_seeds_of_presets(runs: Runs) -> Runs:
-    """Presets and dense models on the seeds that all of them have; another model if it has these seeds too."""
-    common = on_common_seeds({name: found for name, found in runs.items() if name in PRESETS})
+    """Our presets and the dense models on the seeds that all of them have; another model if it has these seeds too."""
+    ours = [name for name in PRESETS if not name.startswith("paper") and name in runs]
+    common = on_common_seeds({name: runs[name] for name in ours})
     seeds = {run["seed"] for found in common.values() for run in found}
-    others = {
-        name: [run for run in found if run["seed"] in seeds] for name, found in runs.items() if name not in PRESETS
-    }
+    others = {name: [run for run in found if run["seed"] in seeds] for name, found in runs.items() if name not in ours}
     return {name: found for name, found in (common | others).items() if found and len(found) == len(seeds)}
 
 

@@ -1,4 +1,4 @@
-"""What the slices see: pictures by slice with their attention, accuracies, energies and gradients slice by slice.
+"""What the slices see: images by slice with their attention, accuracies, energies and gradients slice by slice.
 
 A slice has its colour, dash and marker in every figure: 0 is dark, 1 orange, 2 light blue.
 """
@@ -23,18 +23,18 @@ STYLES: tuple[dict[str, Any], ...] = (
     {"color": GREEN, "linestyle": ":", "marker": "^"},
     {"color": PINK, "linestyle": (0, (5, 1)), "marker": "v"},
 )
-GAP, APART, HEAD, LEFT = 0.03, 0.12, 0.34, 0.62  # inches: between pictures, between groups, for titles, for names
+GAP, APART, HEAD, LEFT = 0.03, 0.12, 0.34, 0.62  # inches: between images, between groups, for titles, for names
 
-Groups = Mapping[str, Mapping[str, Sequence[np.ndarray]]]  # group -> column -> a picture for each row
+Groups = Mapping[str, Mapping[str, Sequence[np.ndarray]]]  # group -> column -> an image for each row
 
 
-def slice_pictures(pixels: np.ndarray, matrix: np.ndarray, gain: float = 1.0) -> list[np.ndarray]:
-    """A picture (H, W, C) from each of its slices alone, values 0..1: contrasts lie around grey, enlarged by `gain`.
+def slice_images(pixels: np.ndarray, matrix: np.ndarray, gain: float = 1.0) -> list[np.ndarray]:
+    """An image (H, W, C) from each of its slices alone, values 0..1: contrasts lie around grey, enlarged by `gain`.
 
     `matrix` is the transform, (C, C), whose first slice is the brightness.
 
-    >>> flat = slice_pictures(np.full((1, 1, 2), 0.5), np.array([[1, 1], [1, -1]]) / 2**0.5)
-    >>> [picture.round(2).tolist() for picture in flat]
+    >>> flat = slice_images(np.full((1, 1, 2), 0.5), np.array([[1, 1], [1, -1]]) / 2**0.5)
+    >>> [image.round(2).tolist() for image in flat]
     [[[[0.5, 0.5]]], [[[0.5, 0.5]]]]
     """
     hat = pixels @ matrix.T
@@ -42,8 +42,8 @@ def slice_pictures(pixels: np.ndarray, matrix: np.ndarray, gain: float = 1.0) ->
     return [np.clip(part if k == 0 else 0.5 + gain * part, 0, 1) for k, part in enumerate(alone)]
 
 
-def attention_picture(pixels: np.ndarray, attention: np.ndarray) -> np.ndarray:
-    """A map over patches (rows × columns, 0..1) as colours, dark to yellow, over the picture (H, W, 3) in grey."""
+def attention_image(pixels: np.ndarray, attention: np.ndarray) -> np.ndarray:
+    """A map over patches (rows × columns, 0..1) as colours, dark to yellow, over the image (H, W, 3) in grey."""
     from matplotlib import colormaps
 
     height, width = (full // part for full, part in zip(pixels.shape, attention.shape, strict=False))
@@ -51,10 +51,10 @@ def attention_picture(pixels: np.ndarray, attention: np.ndarray) -> np.ndarray:
     return 0.75 * colors + 0.25 * pixels.mean(-1, keepdims=True)
 
 
-def draw_slice_pictures(groups: Groups, names: Sequence[str]) -> Figure:
+def draw_slice_images(groups: Groups, names: Sequence[str]) -> Figure:
     """A row for each name, a column for each column of each group, with the groups' titles above their columns."""
     if not groups or not names:
-        raise ValueError(f"pictures by slice need a group and a name, got {len(groups)} and {len(names)}")
+        raise ValueError(f"images by slice need a group and a name, got {len(groups)} and {len(names)}")
     columns = sum(len(group) for group in groups.values())
     side = (TEXT_WIDTH - LEFT - GAP * (columns - len(groups)) - APART * (len(groups) - 1)) / columns
     height = HEAD + len(names) * (side + GAP)
@@ -63,11 +63,11 @@ def draw_slice_pictures(groups: Groups, names: Sequence[str]) -> Figure:
         left = LEFT
         for title, group in groups.items():
             begin = left
-            for column, pictures in group.items():
-                for row, picture in enumerate(pictures):
+            for column, images in group.items():
+                for row, image in enumerate(images):
                     bottom = height - HEAD - (row + 1) * side - row * GAP
                     place = (left / TEXT_WIDTH, bottom / height, side / TEXT_WIDTH, side / height)
-                    _show(figure.add_axes(place), picture)
+                    _show(figure.add_axes(place), image)
                 _write(figure, left + side / 2, height - HEAD + 0.05, height, column, fontsize=7)
                 left += side + GAP
             _write(figure, (begin + left - GAP) / 2, height - 0.14, height, title)
@@ -193,8 +193,8 @@ def _legend(figure: Figure, panel: Any) -> None:
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), handlelength=2.4)
 
 
-def _show(panel: Any, picture: np.ndarray) -> None:
-    panel.imshow(picture, interpolation="nearest")
+def _show(panel: Any, image: np.ndarray) -> None:
+    panel.imshow(image, interpolation="nearest")
     panel.set_axis_off()
 
 

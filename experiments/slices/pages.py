@@ -11,13 +11,13 @@ import numpy as np
 
 from experiments.classification.tables import rate_of
 from experiments.figures.slices import (
-    attention_picture,
+    attention_image,
     draw_ablation,
     draw_classes,
     draw_energy,
     draw_gradients,
-    draw_slice_pictures,
-    slice_pictures,
+    draw_slice_images,
+    slice_images,
 )
 from experiments.pages import Blocks, figure, markdown, write_pages
 from tcpvit.algebra import get_transform
@@ -114,22 +114,22 @@ def figures(records: Records) -> dict[str, Figure]:
 def _draw_images(records: Records) -> Figure:
     """Some images, their slices, and where each model looks."""
     shown = next(iter(records.values()))["pictures"]
-    pixels = [_levels(picture["pixels"], 3) for picture in shown]
+    pixels = [_levels(image["pixels"], 3) for image in shown]
     matrix = get_transform("dct", 3).matrix.numpy()
-    alone = [slice_pictures(each, matrix, GAIN) for each in pixels]
+    alone = [slice_images(each, matrix, GAIN) for each in pixels]
     groups = {
         "image": {"": pixels},
         "its slices": {str(k): [slices[k] for slices in alone] for k in range(3)},
     }
     for record in records.values():
-        maps = [[_levels(text) for text in picture["attention"]] for picture in record["pictures"]]
+        maps = [[_levels(text) for text in image["attention"]] for image in record["pictures"]]
         columns = [str(k) for k in range(len(maps[0]))] if len(maps[0]) > 1 else ["all"]
         title = "where they look (paper)" if len(maps[0]) > 1 else record["name"]
         groups[title] = {
-            column: [attention_picture(each, found[k]) for each, found in zip(pixels, maps, strict=True)]
+            column: [attention_image(each, found[k]) for each, found in zip(pixels, maps, strict=True)]
             for k, column in enumerate(columns)
         }
-    return draw_slice_pictures(groups, [picture["label"] for picture in shown])
+    return draw_slice_images(groups, [image["label"] for image in shown])
 
 
 def _levels(text: str, *channels: int) -> np.ndarray:

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from experiments.figures.slices import (
-    attention_picture,
+    attention_image,
     draw_ablation,
     draw_classes,
     draw_energy,
     draw_gradients,
-    draw_slice_pictures,
-    slice_pictures,
+    draw_slice_images,
+    slice_images,
 )
 from tcpvit.algebra import get_transform
 from tcpvit.figures.style import save_figure
@@ -26,12 +26,10 @@ ABLATION = {
     "mix": {"at the entry": {"all": 60.0, "without 0": 50.0}},
 }
 FIGURES = {
-    "pictures": lambda: draw_slice_pictures(
-        {"picture": {"": [PIXELS]}, "slices": {"0": [PIXELS], "1": [PIXELS]}}, ["cat"]
-    ),
+    "images": lambda: draw_slice_images({"image": {"": [PIXELS]}, "slices": {"0": [PIXELS], "1": [PIXELS]}}, ["cat"]),
     "ablation": lambda: draw_ablation(ABLATION, chance=10.0),
     "classes": lambda: draw_classes({"paper": [[-5.0, 2.0], [0.0, 1.0]]}, ["cat", "dog"]),
-    "energy": lambda: draw_energy({"paper": {"picture": [6.0, 3.0, 1.0], "block 1": [2.0, 1.0, 1.0]}}),
+    "energy": lambda: draw_energy({"paper": {"image": [6.0, 3.0, 1.0], "block 1": [2.0, 1.0, 1.0]}}),
     "gradients": lambda: draw_gradients({"paper": ([1, 3, 5], [[1.0, 2.0, 1.5], [0.5, 0.4, 0.6]])}),
 }
 
@@ -42,19 +40,19 @@ def test_the_same_figure_is_the_same_file(name, tmp_path):
     assert first.read_bytes() == second.read_bytes()
 
 
-def test_slices_alone_add_up_to_the_picture():
-    brightness, *contrasts = slice_pictures(PIXELS, DCT)
+def test_slices_alone_add_up_to_the_image():
+    brightness, *contrasts = slice_images(PIXELS, DCT)
     np.testing.assert_allclose(brightness, PIXELS.mean(-1, keepdims=True).repeat(3, -1))
     np.testing.assert_allclose(brightness + sum(contrasts) - 0.5 * len(contrasts), PIXELS)
 
 
-def test_a_grey_picture_has_no_contrasts():
+def test_a_grey_image_has_no_contrasts():
     grey = np.full((2, 2, 3), 0.8)
-    assert all(np.allclose(part, 0.5) for part in slice_pictures(grey, DCT, gain=9.0)[1:])
+    assert all(np.allclose(part, 0.5) for part in slice_images(grey, DCT, gain=9.0)[1:])
 
 
 def test_attention_lights_its_patches():
-    shown = attention_picture(np.full((8, 8, 3), 0.5), np.array([[1.0, 0.0], [0.0, 0.0]]))
+    shown = attention_image(np.full((8, 8, 3), 0.5), np.array([[1.0, 0.0], [0.0, 0.0]]))
     assert shown.shape == (8, 8, 3)
     assert len({tuple(color) for color in shown[:4, :4].reshape(-1, 3)}) == 1
     assert shown[0, 0].mean() > shown[4, 4].mean()
@@ -80,6 +78,6 @@ def test_no_model_is_refused(draw):
         draw({})
 
 
-def test_no_picture_is_refused():
+def test_no_image_is_refused():
     with pytest.raises(ValueError, match="a group and a name, got 1 and 0"):
-        draw_slice_pictures({"picture": {"": []}}, [])
+        draw_slice_images({"image": {"": []}}, [])
