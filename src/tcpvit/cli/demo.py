@@ -22,6 +22,7 @@ from tcpvit.inference import load_model
 from tcpvit.inference.predict import Prediction, predict_files
 from tcpvit.training import load_recipe
 from tcpvit.training.build import load_splits
+from tcpvit.training.links import refuse_links
 
 KEPT, SHOWN = 24, 5  # images of the test part: kept as files, shown in the terminal
 
@@ -70,10 +71,11 @@ def demo(
     if algebra:
         tour.demo()
         return None
+    home = runs / "demo"
+    refuse_links(home, ("images",))
     console = Console(highlight=False)
     console.print("Two Vision Transformers learn handwritten digits on photographs, in turn.")
     comparison = compare("demo", set=set, name="demo", runs=runs, overwrite=overwrite)
-    home = runs / "demo"
     answered = ask(comparison, home / "images")
     sheet = draw_sheet([each.pixels for each in answered], [(each.digit, each.caption) for each in answered])
     print(save_figure(sheet, home / "figures" / "images")[1])

@@ -17,6 +17,7 @@ from tcpvit.cli.progress import display_for
 from tcpvit.data import Splits
 from tcpvit.inference import LoadedModel, load_model
 from tcpvit.models import list_models, save_pretrained
+from tcpvit.models.pretrained import CONFIG, WEIGHTS
 from tcpvit.tables import Table, Written, percent, show
 from tcpvit.tensorize.config import TensorizeConfig
 from tcpvit.tensorize.convert import tensorize_
@@ -29,6 +30,7 @@ from tcpvit.training import Recipe, evaluate
 from tcpvit.training.build import build_batches, find_device, load_splits
 from tcpvit.training.checkpoint import write_atomically
 from tcpvit.training.export import PREPROCESSING
+from tcpvit.training.links import refuse_links
 from tcpvit.training.run import RunFolder
 from tcpvit.training.tasks import task_for
 
@@ -106,6 +108,8 @@ def tensorize(
         splits = _images(recipe, out, about, overwrite)
     elif out is not None and RunFolder(out).exists:
         raise ValueError(f"{out} holds a run, which a saved model would lie beside; choose another --out")
+    elif out is not None:
+        refuse_links(out, (CONFIG, WEIGHTS, PREPROCESSING))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)  # a repeated command has the same model, also where that is drawn
         trained = _find(model, options)
