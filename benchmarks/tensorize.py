@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import platform
-import subprocess
 import sys
 import warnings
 from collections.abc import Callable
@@ -29,6 +28,7 @@ from torch import Tensor, nn
 import tcpvit
 from tcpvit.analysis import count_flops
 from tcpvit.compat import repair_torchvision
+from tcpvit.files import source_commit
 from tcpvit.layers import TubalLinear
 from tcpvit.tables import Ratio, Table, show
 from tcpvit.tensorize import tensorize_
@@ -264,12 +264,11 @@ def _worst(rows: list[Row], target: float, value: Callable[[Row], float]) -> dic
 
 
 def facts() -> dict[str, Any]:
-    commit = subprocess.run(["git", "describe", "--always", "--dirty=+"], capture_output=True, text=True, check=False)
     packages = ("torch", "timm", "tensorly", "tensorly-torch")
     return {
         "command": "python " + " ".join(sys.argv),
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-        "commit": commit.stdout.strip() or None,
+        "commit": source_commit(),
         "versions": {"Python": platform.python_version(), **{name: version(name) for name in packages}},
         "processor": platform.processor() or platform.machine(),
         "vectors": torch.backends.cpu.get_cpu_capability(),

@@ -20,8 +20,8 @@ import torch
 
 from tcpvit.models import create_model, from_pretrained, save_pretrained
 from tcpvit.models.zoo import CARD, RECIPE, ZOO
-from tcpvit.training.export import PREPROCESSING
-from tcpvit.training.run import RunFolder
+from tcpvit.training.folder import RunFolder
+from tcpvit.training.preprocessing import PREPROCESSING
 
 METRICS = {"top1": "top-1", "miou": "mIoU", "mdice": "mDice", "pixel_accuracy": "pixel accuracy"}
 

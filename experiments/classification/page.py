@@ -46,9 +46,8 @@ from tcpvit.compare.intervals import ABOUT, on_common_seeds, percent, seeds_of, 
 from tcpvit.compare.study import Places, Record, curve_of, figure_block, write_block
 from tcpvit.figures.curves import draw_curves
 from tcpvit.figures.style import save_figure
+from tcpvit.files import read_json, write_atomically
 from tcpvit.tables import Ratio, Table, render
-from tcpvit.training.checkpoint import write_atomically
-from tcpvit.training.run import read_json
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

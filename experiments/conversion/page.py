@@ -7,8 +7,8 @@ from pathlib import Path
 
 from tcpvit.compare.intervals import signed
 from tcpvit.compare.study import Places, Record
+from tcpvit.files import write_atomically
 from tcpvit.tables import Table, Written, duration, render
-from tcpvit.training.checkpoint import write_atomically
 
 LABELS = {
     "teacher": "teacher, dense",

@@ -13,9 +13,8 @@ from experiments.segmentation import tables
 from experiments.segmentation.figures import EFFICIENCY, SHOWN, draw_all
 from tcpvit.compare.intervals import ABOUT, leads, on_common_seeds, seeds_of, signed, spread
 from tcpvit.compare.study import Places, Record, figure_block, write_block
+from tcpvit.files import read_json, write_atomically
 from tcpvit.tables import Table, as_text, render
-from tcpvit.training.checkpoint import write_atomically
-from tcpvit.training.run import read_json
 
 TIMES = Path("bench/segmentation.json")  # beside the records, written by benchmarks/segmentation.py
 TEMPLATE = Path(__file__).with_name("segmentation.md")

@@ -23,8 +23,8 @@ from tcpvit.algebra import get_transform
 from tcpvit.compare.intervals import signed
 from tcpvit.compare.study import Places, Record, figure_block
 from tcpvit.figures.style import save_figure
+from tcpvit.files import write_atomically
 from tcpvit.tables import Ratio, Table, Written, duration, render
-from tcpvit.training.checkpoint import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

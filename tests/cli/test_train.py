@@ -73,7 +73,7 @@ def test_a_folder_is_measured_as_it_was_seen_in_training(run, tmp_path):
     assert note == "these are not the images of runs/a/data.json: some may have been trained on"
     code, _, err = run("train", "--resume", "runs/a", "--set", "schedule.epochs=9")
     assert code == 1
-    assert "the images are not those that runs/a began with" in err
+    assert "the images are not those that runs/a started with" in err
 
 
 def test_json_is_alone_on_stdout(run):

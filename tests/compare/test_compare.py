@@ -196,7 +196,7 @@ def test_an_interruption_says_how_to_go_on(tmp_path, monkeypatch, capsys):
     def interrupt(*args, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("tcpvit.training.engine.train", interrupt)
+    monkeypatch.setattr("tcpvit.training.train", interrupt)
     with pytest.raises(KeyboardInterrupt):
         train_once(Recipe(), tmp_path / "std-0")
     assert "the same command goes on with the whole comparison" in capsys.readouterr().err
@@ -267,9 +267,7 @@ def test_the_demo_ends_in_images_and_commands_to_copy(place, run):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="links need rights on Windows")
-@pytest.mark.parametrize(
-    ("verb", "part"), [("compare", "figures"), ("compare", "comparison.json"), ("demo", "images")]
-)
+@pytest.mark.parametrize(("verb", "part"), [("compare", "figures"), ("compare", "comparison.json"), ("demo", "images")])
 def test_nothing_is_written_through_links(tmp_path, monkeypatch, capsys, verb, part):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs" / "demo").mkdir(parents=True)

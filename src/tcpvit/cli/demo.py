@@ -18,11 +18,11 @@ from tcpvit.compare.compare import compare
 from tcpvit.compare.comparison import Comparison
 from tcpvit.figures.labelled import draw_sheet
 from tcpvit.figures.style import save_figure
+from tcpvit.files import refuse_links
 from tcpvit.inference import load_model
 from tcpvit.inference.predict import Prediction, predict_files
 from tcpvit.training import load_recipe
 from tcpvit.training.build import load_splits
-from tcpvit.training.links import refuse_links
 
 KEPT, SHOWN = 24, 5  # images of the test part: kept as files, shown in the terminal
 

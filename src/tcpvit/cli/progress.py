@@ -10,10 +10,9 @@ from rich.progress import BarColumn, ProgressColumn, Task, TextColumn
 from rich.progress import Progress as Bar
 from rich.text import Text
 
-from tcpvit.progress import Progress, RunSummary
+from tcpvit.progress import Progress, Row, RunSummary, State
 from tcpvit.tables import duration, percent
 from tcpvit.training.metrics import LABELS
-from tcpvit.training.state import Row, State
 
 BEST = "★"
 

@@ -15,23 +15,22 @@ from torch import nn
 
 from tcpvit.cli.progress import display_for
 from tcpvit.data import Splits
+from tcpvit.files import refuse_links, write_json
 from tcpvit.inference import LoadedModel, load_model
 from tcpvit.models import list_models, save_pretrained
 from tcpvit.models.pretrained import CONFIG, WEIGHTS
 from tcpvit.tables import Table, Written, percent, show
 from tcpvit.tensorize.config import TensorizeConfig
 from tcpvit.tensorize.convert import tensorize_
-from tcpvit.tensorize.distill import check_labels, check_same
-from tcpvit.tensorize.distill import distill as distil
 from tcpvit.tensorize.libraries import nearest_name, preparation
 from tcpvit.tensorize.origin import build
 from tcpvit.tensorize.report import Report
 from tcpvit.training import Recipe, evaluate
 from tcpvit.training.build import build_batches, find_device, load_splits
-from tcpvit.training.checkpoint import write_atomically
-from tcpvit.training.export import PREPROCESSING
-from tcpvit.training.links import refuse_links
-from tcpvit.training.run import RunFolder
+from tcpvit.training.distill import check_labels, check_same
+from tcpvit.training.distill import distill as distil
+from tcpvit.training.folder import RunFolder
+from tcpvit.training.preprocessing import PREPROCESSING
 from tcpvit.training.tasks import task_for
 
 
@@ -188,7 +187,7 @@ def _save(trained: LoadedModel, out: Path) -> None:
     if trained.preprocessing is None:
         (out / PREPROCESSING).unlink(missing_ok=True)
     else:
-        write_atomically(out / PREPROCESSING, (json_module.dumps(trained.preprocessing, indent=2) + "\n").encode())
+        write_json(out / PREPROCESSING, trained.preprocessing)
 
 
 def _win_back(

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+from tcpvit import training
 from tcpvit.cli.progress import display_for
 from tcpvit.data import Splits
 from tcpvit.inference.loading import LoadedModel, Weights, load_model
@@ -15,13 +16,12 @@ from tcpvit.models import list_models
 from tcpvit.models.pretrained import CONFIG, WEIGHTS
 from tcpvit.models.zoo import pretrained_folder
 from tcpvit.tables import Table, percent, show
-from tcpvit.training import engine
 from tcpvit.training.build import build_batches, check_fit, find_device, load_splits
-from tcpvit.training.distributed import is_main, join
+from tcpvit.training.distributed import is_main, process_group
 from tcpvit.training.evaluation import evaluate
+from tcpvit.training.folder import RunFolder, folder_of
 from tcpvit.training.metrics import LABELS, AnyMetrics, to_json
 from tcpvit.training.recipe import Recipe, load_recipe
-from tcpvit.training.run import RunFolder, folder_of
 from tcpvit.training.tasks import task_for
 
 # The recipe for images of one's own.
@@ -41,7 +41,7 @@ def train(
     data_root: Path | None = None,
     quiet: bool = False,
     json: bool = False,
-) -> engine.Result:
+) -> training.Result:
     """Train a model by a recipe.
 
     Everything goes to RUNS/NAME: the resolved recipe, metrics.csv, checkpoints, the best and the last model. A run that
@@ -77,12 +77,12 @@ def train(
         if name is not None or overwrite:
             raise ValueError("--resume goes on in the folder it names; leave --name and --overwrite out")
         _check_resumable(resume)
-        result = engine.resume(resume, overrides=set, progress=progress)
+        result = training.resume(resume, overrides=set, progress=progress)
     else:
         recipe = recipe or RECIPES[str(task)]
         resolved = load_recipe(recipe, set)
         folder = runs / default_name(recipe, resolved) if name is None else folder_of(runs, name)
-        result = engine.train(resolved, folder, overwrite=overwrite, progress=progress)
+        result = training.train(resolved, folder, overwrite=overwrite, progress=progress)
     if not is_main():
         return result
     if json:
@@ -133,9 +133,9 @@ def measure(
                 f"a trained model can be measured with other data.* keys, device or precision, got {word!r}"
             )
     recipe = _recipe_for(trained, dataset).override([*set, *_at(data_root)])
-    with join() as world:
-        device = world.place(find_device(recipe))
-        with world.in_turn():
+    with process_group() as world:
+        device = world.assign(find_device(recipe))
+        with world.local_main_first():
             splits = load_splits(recipe.data)
         data = trained.prepare({"train": splits.train, "val": splits.val, "test": splits.test}[part])
         if trained.config is not None:
@@ -169,7 +169,7 @@ def default_name(recipe: str, resolved: Recipe) -> str:
     return f"{Path(recipe).stem}-{resolved.model.name}-{data}-{resolved.seed}"
 
 
-def result_table(result: engine.Result) -> Table:
+def result_table(result: training.Result) -> Table:
     """The end of a run, for people."""
     table = Table("result", "Result", ["", "", ""])
     named = LABELS[result.metric]
@@ -203,7 +203,7 @@ def evaluation_tables(
 
 def _check_resumable(folder: Path) -> None:
     """The run trained a preset; another model, as a distilled one, is known to the command that began the run."""
-    name = RunFolder(folder).recipe_to_go_on().model.name
+    name = RunFolder(folder).recipe_to_resume().model.name
     if name not in list_models():
         raise ValueError(
             f"{folder} trains a {name}, which `tcpvit train` cannot build; go on by repeating the command that began "

@@ -10,22 +10,23 @@ import os
 import sys
 from collections.abc import Iterable
 from dataclasses import replace
-from functools import reduce
 from pathlib import Path
 
+from tcpvit import training
 from tcpvit.analysis.options import without_tcp_options
 from tcpvit.cli.progress import display_for
 from tcpvit.compare.comparison import Comparison, Model
+from tcpvit.files import refuse_links
 from tcpvit.models.registry import model_config, twin_name
 from tcpvit.progress import Progress
 from tcpvit.tables import show
-from tcpvit.training import Recipe, engine, load_recipe
-from tcpvit.training.links import refuse_links
-from tcpvit.training.recipe import known_keys
-from tcpvit.training.run import RunFolder, folder_of
+from tcpvit.training import Recipe, load_recipe
+from tcpvit.training.folder import RunFolder, folder_of
+from tcpvit.training.recipe import check_unchanged
+from tcpvit.training.run import FREE
 
 SHARED = ("model.name", "data.", "seed")  # what both models have in common, or they could not be compared
-MAY_DIFFER = (*engine.FREE, "device")  # what a run may have been trained with and still be the one that is asked for
+MAY_DIFFER = (*FREE, "device")  # what a run may have been trained with and still be the one that is asked for
 
 
 def compare(
@@ -126,7 +127,7 @@ def train_once(recipe: Recipe, folder: Path, *, overwrite: bool = False, progres
     run, progress = RunFolder(folder), progress or Progress()
     try:
         if overwrite or not run.exists:
-            engine.train(recipe, folder, overwrite=overwrite, progress=progress)
+            training.train(recipe, folder, overwrite=overwrite, progress=progress)
             return
         check_same(recipe, folder)
         if (folder / "result.json").is_file():
@@ -134,7 +135,7 @@ def train_once(recipe: Recipe, folder: Path, *, overwrite: bool = False, progres
             return
         root = recipe.data.root
         overrides = [] if root is None else [f"data.root={json_module.dumps(root)}"]
-        engine.resume(folder, overrides=overrides, progress=progress)
+        training.resume(folder, overrides=overrides, progress=progress)
     except (KeyboardInterrupt, SystemExit):
         without = " without --overwrite" if overwrite else ""
         print(f"tcpvit: the same command{without} goes on with the whole comparison", file=sys.stderr)
@@ -146,14 +147,13 @@ def check_same(recipe: Recipe, folder: Path) -> None:
     run = RunFolder(folder)
     if not run.exists:
         return
-    there, here = run.recipe().to_dict(), recipe.to_dict()
-    for key in known_keys():
-        before, now = (reduce(lambda values, part: values[part], key.split("."), content) for content in (there, here))
-        if before != now and key not in MAY_DIFFER:
-            raise ValueError(
-                f"{folder} was trained with {key}={before}, now it is {now}; replace it with --overwrite, or choose "
-                f"another --name"
-            )
+    check_unchanged(
+        f"{folder} was trained",
+        run.recipe().to_dict(),
+        recipe.to_dict(),
+        advice="replace it with --overwrite, or choose another --name",
+        may_differ=MAY_DIFFER,
+    )
 
 
 def default_name(recipe: str, resolved: Recipe) -> str:

@@ -17,10 +17,10 @@ from typing import Any
 from tcpvit.compare.compare import check_same, train_once
 from tcpvit.data.registry import SOURCES, find_dataset
 from tcpvit.errors import did_you_mean
+from tcpvit.files import read_json, write_atomically
 from tcpvit.progress import Progress
 from tcpvit.training import Recipe, load_recipe
-from tcpvit.training.checkpoint import write_atomically
-from tcpvit.training.run import Busy, RunFolder, read_json
+from tcpvit.training.folder import Busy, RunFolder
 
 Record = dict[str, Any]  # what a JSON file of results holds
 OF_EVERY_RECORD = ("key", "group", "name", "model", "parameters", "epochs", "seed", "recipe", "changes", "command")

@@ -21,9 +21,9 @@ from torch.nn import functional as F
 from tcpvit.data.augment import normalise
 from tcpvit.data.image_set import IGNORE
 from tcpvit.data.images import BILINEAR, Fit, OnBad, list_bad, read_image
+from tcpvit.files import write_inside
 from tcpvit.inference.loading import LoadedModel
 from tcpvit.training.build import find_device
-from tcpvit.training.links import write_inside
 from tcpvit.training.recipe import Recipe
 
 # Okabe and Ito's colours for the first classes; class 0 is left as it is in overlays.

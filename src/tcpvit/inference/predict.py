@@ -20,13 +20,12 @@ from tcpvit.data import ImageFiles
 from tcpvit.data.augment import normalise
 from tcpvit.data.images import EXTENSIONS, Fit, OnBad, list_bad, read_image
 from tcpvit.data.walk import walk_images
+from tcpvit.files import write_atomically, write_inside
 from tcpvit.inference.loading import LoadedModel, Weights, load_model
 from tcpvit.inference.masks import KINDS, Segmented, segment_files
 from tcpvit.models import EncoderDecoder, list_pretrained
 from tcpvit.training.build import find_device
-from tcpvit.training.checkpoint import write_atomically
 from tcpvit.training.evaluation import unwrapped
-from tcpvit.training.links import write_inside
 from tcpvit.training.recipe import Recipe
 
 SHOWN = 80  # images on a sheet

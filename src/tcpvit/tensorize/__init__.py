@@ -10,11 +10,11 @@
 
 from tcpvit.tensorize.config import TensorizeConfig
 from tcpvit.tensorize.convert import materialize_, tensorize_, to_dense_
-from tcpvit.tensorize.distill import distill
 from tcpvit.tensorize.drop_ins import TubalConv1D, TubalConv2d, TubalMultiheadAttention
 from tcpvit.tensorize.flops import faster_dense
 from tcpvit.tensorize.origin import build
 from tcpvit.tensorize.report import LayerRow, Report
+from tcpvit.training.distill import distill
 
 __all__ = [
     "LayerRow",

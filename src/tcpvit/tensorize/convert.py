@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from tcpvit.analysis.parameters import count_parameters
 from tcpvit.layers.linear import TubalLinear
 from tcpvit.layers.transform import STORED
 from tcpvit.models.config import check_keys
@@ -59,7 +60,7 @@ def tensorize_(
     config = replace(config or TensorizeConfig(), **options)
     if isinstance(config.transform, str) and config.transform in STORED:
         raise ValueError(f"transform={config.transform!r} needs its matrix: pass the transform or the matrix itself")
-    before, flops = count_parameters(model), count_or_none(model, example)
+    before, flops = int(count_parameters(model)), count_or_none(model, example)
     with torch.inference_mode(False), torch.enable_grad():  # what is made here is to be trained
         rows, gain, notes = convert(model, config, example)
     return Report(
@@ -67,7 +68,7 @@ def tensorize_(
         config.to_dict(),
         rows,
         before,
-        count_parameters(model),
+        int(count_parameters(model)),
         flops,
         None if flops is None else count_or_none(model, example),
         gain,
@@ -125,11 +126,6 @@ def drop_ins_of(model: nn.Module) -> dict[str, nn.Module]:
             found[name] = module
             inside |= {id(part) for part in module.modules()}
     return found
-
-
-def count_parameters(model: nn.Module) -> int:
-    """Shared parameters count once."""
-    return sum(p.numel() for p in model.parameters())
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""From a recipe to its data, model and loaders, with every misfit said before the first step."""
+"""From a recipe to its data, model and loaders; what does not fit is an error before the first step."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tcpvit.models import SegmenterConfig, create_model, model_config
 from tcpvit.training.recipe import DataRecipe, Recipe
 from tcpvit.typed import typed
 
-LOOKED_AT = 10_000  # images that a data-driven transform is computed from
+TRANSFORM_IMAGES = 10_000  # images that a data-driven transform is computed from
 
 
 def load_splits(data: DataRecipe) -> Splits:
@@ -30,17 +30,17 @@ def load_splits(data: DataRecipe) -> Splits:
 
 
 def check_masks(splits: Splits) -> None:
-    """Training and validation have a pixel that counts, as far as their masks are in memory."""
+    """Raise if no pixel of the training or validation masks counts, as far as these are in memory."""
     for part in (splits.train, splits.val):
         if _has_masks(part) and not (part.targets != IGNORE).any():
             renaming = f", or {RENAME}" if splits.name.startswith("folder:") else ""
             raise ValueError(
                 f"every pixel of the masks of {part.source} is {IGNORE}, which is ignored, so that nothing can be "
-                f"learned from them or measured on them; mend them{renaming}"
+                f"learned from them or measured on them; correct them{renaming}"
             )
 
 
-def note_absent(train: Images) -> tuple[str, ...]:
+def missing_classes(train: Images) -> tuple[str, ...]:
     """A note if a class is in no training mask that is in memory, as where the list of classes is a wrong one."""
     if not _has_masks(train):
         return ()
@@ -134,7 +134,7 @@ def data_driven_transform(train: Images, tube: int) -> algebra.Transform:
     channels = train.image_shape[0]
     if tube != channels:
         raise ValueError(f"a data-driven transform is that of the {channels} channels, but the model's tube is {tube}")
-    rows = torch.linspace(0, len(train) - 1, min(len(train), LOOKED_AT)).long()
+    rows = torch.linspace(0, len(train) - 1, min(len(train), TRANSFORM_IMAGES)).long()
     gram = torch.zeros(channels, channels, dtype=torch.float64)
     for images, _ in Batches(train.subset(rows), 500):
         pixels = images.movedim(1, -1).reshape(-1, channels).double()  # (B·H·W, C)

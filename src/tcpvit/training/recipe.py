@@ -7,8 +7,9 @@ and written in full to the run's `config.yaml`, which is a recipe again.
 from __future__ import annotations
 
 import difflib
+import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
@@ -53,9 +54,9 @@ class OptimizerRecipe:
     eps: float = 1e-8
     slice_lr_scale: float | Literal["none", "sqrt", "full"] = "none"  # of slice-wise weights: a factor, √C or C
     clip_norm: float = 1.0  # 0: off
-    accumulate: int = 1  # a batch is computed in this many pieces, to save memory
+    accumulate: int = 1  # a batch is computed in this many micro-batches, to save memory
     label_smoothing: float = 0.0
-    ema: float = 0.0  # decay of the averaged weights that are evaluated and kept; 0: off
+    ema: float = 0.0  # decay of the averaged weights that are evaluated and saved; 0: off
     on_nonfinite: Literal["stop", "skip"] = "stop"  # what a NaN or infinite loss does to the run or to the step
 
 
@@ -70,16 +71,16 @@ class ScheduleRecipe:
 
 @dataclass(frozen=True)
 class EvaluationRecipe:
-    """When the validation part and the gradients are looked at, and when to give up."""
+    """When the validation set and the gradients are measured, and when to stop early."""
 
     every: int = 1  # epochs
     patience: int = 0  # stop after this many evaluations without a new best; 0: never
-    gradients: int = 0  # steps between two looks at the gradient's norm by slice; 0: off
+    gradients: int = 0  # steps between two measurements of the gradient's norm by slice; 0: off
 
 
 @dataclass(frozen=True)
 class CheckpointRecipe:
-    """How often the whole state is saved, besides at the end."""
+    """How often the complete state is saved, besides at the end."""
 
     every_epochs: int = 1
     every_steps: int = 0  # within an epoch; 0: off
@@ -90,7 +91,7 @@ class CheckpointRecipe:
 class DistributedRecipe:
     """How the processes that torchrun started share the work; one process alone has no use for it."""
 
-    strategy: Literal["ddp", "fsdp"] = "ddp"  # the model whole on each process, or fsdp: in shards
+    strategy: Literal["ddp", "fsdp"] = "ddp"  # a copy of the model on each process, or fsdp: in shards
 
 
 @dataclass(frozen=True)
@@ -167,6 +168,30 @@ class Recipe:
         for key in _leaves(content):
             _check_key(key)
         return typed(content, cls, "")
+
+
+def check_unchanged(
+    run: str, before: Mapping[str, Any], now: Mapping[str, Any], *, advice: str, may_differ: Collection[str] = ()
+) -> None:
+    """Raise if a setting of `run` is another one now, unless its dotted key may differ.
+
+    >>> before, now = {"data": {"name": "svhn"}}, {"data": {"name": "stl10"}}
+    >>> check_unchanged("runs/a was trained", before, now, advice="choose another --name")
+    Traceback (most recent call last):
+    ValueError: runs/a was trained with data.name=svhn, now it is stl10; choose another --name
+    """
+    old, new = (_flatten(json.loads(json.dumps(content))) for content in (before, now))
+    for key in {**new, **old}:
+        if old.get(key) != new.get(key) and key not in may_differ:
+            raise ValueError(f"{run} with {key}={old.get(key)}, now it is {new.get(key)}; {advice}")
+
+
+def _flatten(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """By dotted keys."""
+    found: dict[str, Any] = {}
+    for key, value in content.items():
+        found |= _flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return found
 
 
 def list_recipes() -> list[str]:
