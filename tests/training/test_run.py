@@ -17,7 +17,6 @@ import torch
 from small_runs import make_set
 
 from tcpvit import cli
-from tcpvit.files import open_unlinked, write_atomically
 from tcpvit.training import resume, train
 from tcpvit.training.folder import FILES, FOLDERS, LOCK, RunFolder, folder_of
 
@@ -179,27 +178,6 @@ def test_the_run_itself_may_be_a_link_and_so_may_what_is_not_of_the_run(recipe, 
     train(recipe, tmp_path / "run", splits=splits)
     train(recipe, tmp_path / "run", splits=splits, overwrite=True)
     assert (tmp_path / "disk" / "result.json").is_file()
-    assert untouched(tmp_path)
-
-
-@links
-@pytest.mark.parametrize("make", [os.symlink, os.link])
-def test_the_lock_is_opened_without_following(tmp_path, make):
-    """Even where the check before saw no link yet."""
-    make(lay_out(tmp_path, "file"), tmp_path / LOCK)
-    with pytest.raises(ValueError, match=r"\.lock is (a link|not a file of its own).*; remove it"):
-        open_unlinked(tmp_path / LOCK)
-    assert untouched(tmp_path)
-
-
-@links
-def test_a_temporary_name_is_not_written_through(tmp_path):
-    target = lay_out(tmp_path, "file")
-    for name in ("result.json", ".result.json.tmp"):
-        (tmp_path / name).symlink_to(target)
-    write_atomically(tmp_path / "result.json", b"ours")
-    assert (tmp_path / "result.json").read_bytes() == b"ours"
-    assert not (tmp_path / "result.json").is_symlink()
     assert untouched(tmp_path)
 
 
