@@ -73,7 +73,7 @@ def test_a_used_folder(capsys, tmp_path):
     ):
         code, _, err = run(capsys, *TIMM, *DISTIL, *out, *words)
         assert code == 1
-        assert f"was distilled with {said}; replace it with --overwrite" in err
+        assert f"was trained with {said}; replace it with --overwrite" in err
         assert err.count("\n") == 1
     code, _, err = run(capsys, *TIMM, *out)
     assert code == 1

@@ -27,7 +27,7 @@ from tcpvit.tensorize.origin import build
 from tcpvit.tensorize.report import Report
 from tcpvit.training import Recipe, evaluate
 from tcpvit.training.build import build_batches, find_device, load_splits
-from tcpvit.training.distill import check_labels, check_same
+from tcpvit.training.distill import check_distilled, check_labels
 from tcpvit.training.distill import distill as distil
 from tcpvit.training.folder import RunFolder
 from tcpvit.training.preprocessing import PREPROCESSING
@@ -150,7 +150,7 @@ def _options(words: Sequence[str]) -> dict[str, Any]:
 def _images(recipe: Recipe, out: Path, about: dict[str, Any], overwrite: bool) -> Splits:
     """The images to learn from; what can be wrong is said before the conversion, which may take minutes."""
     if not overwrite:
-        check_same(out, recipe, about)
+        check_distilled(out, recipe, about)
     find_device(recipe)
     splits = load_splits(recipe.data)
     check_labels(splits)

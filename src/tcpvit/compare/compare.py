@@ -22,11 +22,9 @@ from tcpvit.progress import Progress
 from tcpvit.tables import show
 from tcpvit.training import Recipe, load_recipe
 from tcpvit.training.folder import RunFolder, folder_of
-from tcpvit.training.recipe import check_unchanged
-from tcpvit.training.run import FREE
+from tcpvit.training.same import check_same
 
 SHARED = ("model.name", "data.", "seed")  # what both models have in common, or they could not be compared
-MAY_DIFFER = (*FREE, "device")  # what a run may have been trained with and still be the one that is asked for
 
 
 def compare(
@@ -140,20 +138,6 @@ def train_once(recipe: Recipe, folder: Path, *, overwrite: bool = False, progres
         without = " without --overwrite" if overwrite else ""
         print(f"tcpvit: the same command{without} goes on with the whole comparison", file=sys.stderr)
         raise
-
-
-def check_same(recipe: Recipe, folder: Path) -> None:
-    """A run of another recipe that lies in `folder` is no part of this comparison."""
-    run = RunFolder(folder)
-    if not run.exists:
-        return
-    check_unchanged(
-        f"{folder} was trained",
-        run.recipe().to_dict(),
-        recipe.to_dict(),
-        advice="replace it with --overwrite, or choose another --name",
-        may_differ=MAY_DIFFER,
-    )
 
 
 def default_name(recipe: str, resolved: Recipe) -> str:

@@ -28,8 +28,9 @@ from tcpvit.progress import Progress
 from tcpvit.training.build import load_splits
 from tcpvit.training.evaluation import unwrapped
 from tcpvit.training.folder import DISTILLATION, RunFolder
-from tcpvit.training.recipe import ModelRecipe, Recipe, check_unchanged
-from tcpvit.training.run import FREE, Result, resume, train
+from tcpvit.training.recipe import ModelRecipe, Recipe
+from tcpvit.training.run import Result, resume, train
+from tcpvit.training.same import check_same
 from tcpvit.training.tasks import Classification
 
 
@@ -82,7 +83,7 @@ def distill(
     models = {"weights of the teacher": hash_weights(teacher), "form of the student": hash_structure(student)}
     facts = {**(about or {}), **settings, "images": data.name, **models}
     if not overwrite:
-        check_same(folder, recipe, facts)
+        check_distilled(folder, recipe, facts)
     loss = DistillationLoss(temperature, hard, features, strict=layers is not None)
     task = DistilledClassification(len(data.train.classes), distillation=loss)
     with loss.attached(teacher, student, pairs), _resumed_by_repeating(progress or Progress()) as shown:
@@ -119,7 +120,7 @@ def check_labels(data: Splits) -> None:
         raise ValueError(f"distillation compares class predictions, but {data.name} has {data.train.task} targets")
 
 
-def check_same(folder: str | Path, recipe: Recipe, facts: Mapping[str, Any]) -> None:
+def check_distilled(folder: str | Path, recipe: Recipe, facts: Mapping[str, Any]) -> None:
     """Raise if `folder` holds another run than the distillation of this recipe and these facts."""
     run = RunFolder(folder)
     if not run.exists:
@@ -128,9 +129,9 @@ def check_same(folder: str | Path, recipe: Recipe, facts: Mapping[str, Any]) -> 
     if not (run.path / DISTILLATION).is_file():
         raise ValueError(f"{run} holds a run that does not say what was distilled; {advice}")
     saved = read_json(run.path / DISTILLATION)
-    before = {**{key: saved.get(key) for key in facts}, **run.recipe().to_dict(), "model": None}
-    now = {**facts, **recipe.to_dict(), "model": None}
-    check_unchanged(f"{run} was distilled", before, now, advice=advice, may_differ=FREE)
+    was = {**{key: saved.get(key) for key in facts}, "model": None}
+    now = json.loads(json.dumps({**facts, "model": None}))
+    check_same(recipe, folder, was=was, now=now, advice=advice)
 
 
 @contextmanager

@@ -7,9 +7,8 @@ and written in full to the run's `config.yaml`, which is a recipe again.
 from __future__ import annotations
 
 import difflib
-import json
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
@@ -168,30 +167,6 @@ class Recipe:
         for key in _leaves(content):
             _check_key(key)
         return typed(content, cls, "")
-
-
-def check_unchanged(
-    run: str, before: Mapping[str, Any], now: Mapping[str, Any], *, advice: str, may_differ: Collection[str] = ()
-) -> None:
-    """Raise if a setting of `run` is another one now, unless its dotted key may differ.
-
-    >>> before, now = {"data": {"name": "svhn"}}, {"data": {"name": "stl10"}}
-    >>> check_unchanged("runs/a was trained", before, now, advice="choose another --name")
-    Traceback (most recent call last):
-    ValueError: runs/a was trained with data.name=svhn, now it is stl10; choose another --name
-    """
-    old, new = (_flatten(json.loads(json.dumps(content))) for content in (before, now))
-    for key in {**new, **old}:
-        if old.get(key) != new.get(key) and key not in may_differ:
-            raise ValueError(f"{run} with {key}={old.get(key)}, now it is {new.get(key)}; {advice}")
-
-
-def _flatten(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """By dotted keys."""
-    found: dict[str, Any] = {}
-    for key, value in content.items():
-        found |= _flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return found
 
 
 def list_recipes() -> list[str]:
