@@ -75,7 +75,7 @@ def test_every_key_can_be_overridden_with_its_own_value(key):
     ("word", "sentence"),
     [
         ("optimiser.lr=1", "a recipe has no key 'optimiser.lr'; did you mean 'optimizer.lr'?"),
-        ("lr=1", "a recipe has no key 'lr'; did you mean 'optimizer.lr'?"),
+        ("lrr=1", "a recipe has no key 'lrr'; did you mean 'optimizer.lr'?"),
         ("epoch=1", "a recipe has no key 'epoch'; did you mean 'schedule.epochs'?"),
         ("qqq=1", "a recipe has no key 'qqq'; known: model.name, model.options, data.name"),
         ("optimizer=1", "a recipe has no key 'optimizer'"),

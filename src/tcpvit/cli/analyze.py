@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from tcpvit.analysis.options import parse_options, without_tcp_options
+from tcpvit.analysis.options import without_tcp_options
 from tcpvit.analysis.paper_tables import theory_tables
 from tcpvit.analysis.parameters import count_parameters
 from tcpvit.analysis.predict import predict_parameters
@@ -18,7 +18,9 @@ from tcpvit.models.config import ViTConfig
 from tcpvit.models.registry import create_model, list_models, model_config, twin_name
 from tcpvit.models.segmenter import SegmenterConfig
 from tcpvit.models.zoo import list_pretrained
+from tcpvit.overrides import find_key, nested, parse
 from tcpvit.tables import Ratio, Table, show
+from tcpvit.typed import typed_fields
 
 
 def analyze(
@@ -148,15 +150,22 @@ def _size(name: str) -> int:
     return predict_parameters(config) if known else count_parameters(create_model(name))
 
 
-def _with_options(names: list[str], texts: list[str]) -> list[tuple[str, dict[str, Any]]]:
+def _with_options(names: list[str], words: list[str]) -> list[tuple[str, dict[str, Any]]]:
     """Each name with its options: those of TCP models go to the TCP models, if there are any."""
     configs = [model_config(name) for name in names]
     any_tcp = any(config.kind == "tcp" for config in configs)
     chosen = []
     for name, config in zip(names, configs, strict=True):
-        options = parse_options(texts, type(config))
+        options = _options_of(name, config, words)
         chosen.append((name, without_tcp_options(options) if config.kind == "std" and any_tcp else options))
     return chosen
+
+
+def _options_of(name: str, config: Any, words: list[str]) -> dict[str, Any]:
+    """KEY=VALUE words as options of the model, which in a recipe are model.options.KEY."""
+    known = [field.name for field in fields(config)]
+    pairs = [(find_key(key.removeprefix("model.options."), known, name), value) for key, value in parse(words)]
+    return typed_fields(nested(pairs), type(config), "model.options")
 
 
 def _shape(chosen: list[tuple[str, dict[str, Any]]]) -> EncoderShape:

@@ -105,12 +105,13 @@ def resume(
     """
     run = RunFolder(folder)
     overrides = list(overrides)
-    for word in overrides:
-        key = word.partition("=")[0].strip()
-        if key.partition(".")[0] in FIXED and key not in FREE:
-            raise ValueError(f"a run that has begun keeps its model, data and seed, got {word!r}; begin a new run")
     with join() as world:
-        recipe = world.of_main(run.recipe).override(overrides)
+        recipe = world.of_main(run.recipe)
+        for key, value in recipe.resolve(overrides):
+            if key.partition(".")[0] in FIXED and key not in FREE:
+                word = f"{key}={value}"
+                raise ValueError(f"a run that has begun keeps its model, data and seed, got {word!r}; begin a new run")
+        recipe = recipe.override(overrides)
         parts = _Parts.of(recipe, splits, model, world)
         with run.locked() if world.is_main else nullcontext():
             if world.is_main and overrides:

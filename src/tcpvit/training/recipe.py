@@ -6,8 +6,6 @@ and written in full to the run's `config.yaml`, which is a recipe again.
 
 from __future__ import annotations
 
-import difflib
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
@@ -16,7 +14,10 @@ from typing import Any, Literal, get_type_hints
 import yaml
 
 from tcpvit.data import Augment
+from tcpvit.data.registry import option_names
 from tcpvit.errors import did_you_mean
+from tcpvit.models.registry import list_models, model_config
+from tcpvit.overrides import find_key, parse, put, unknown_key
 from tcpvit.typed import typed
 
 SHIPPED = Path(__file__).parent / "recipes"
@@ -144,12 +145,20 @@ class Recipe:
     def override(self, words: Iterable[str]) -> Recipe:
         """This recipe with `KEY=VALUE` words applied; an unknown key is an error that names the nearest one."""
         content = self.to_dict()
-        for word in words:
-            key, equals, text = word.partition("=")
-            if not equals:
-                raise ValueError(f"an override is KEY=VALUE, as optimizer.lr=0.003, got {word!r}")
-            _put(content, key.strip(), _parse(text))
+        for key, value in self.resolve(words):
+            put(content, key, value)
         return Recipe.from_dict(content)
+
+    def resolve(self, words: Iterable[str]) -> list[tuple[str, Any]]:
+        """`KEY=VALUE` words by their full keys: a short one may be an option of the model or of the set.
+
+        >>> Recipe().resolve(["lr=0.1", "attention=joint", "level=hard"])
+        [('optimizer.lr', 0.1), ('model.options.attention', 'joint'), ('data.options.level', 'hard')]
+        """
+        pairs = parse(words)
+        names = {"model.name": self.model.name, "data.name": self.data.name, **dict(pairs)}
+        known = [*known_keys(), *_options(str(names["model.name"]), str(names["data.name"]))]
+        return [(find_key(key, known, "a recipe"), value) for key, value in pairs]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, nested as in the YAML file."""
@@ -164,8 +173,10 @@ class Recipe:
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Recipe:
         """From nested values; what is left out has its default."""
+        known = known_keys()
         for key in _leaves(content):
-            _check_key(key)
+            if key not in known:
+                raise unknown_key(key, known, "a recipe")
         return typed(content, cls, "")
 
 
@@ -205,25 +216,6 @@ def _read(name: str | Path) -> str:
     )
 
 
-def _parse(text: str) -> Any:
-    if re.fullmatch(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+", text):  # YAML 1.1 takes 3e-3 for a word
-        return float(text)
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(f"{text!r} is no valid YAML value") from error
-
-
-def _put(content: dict[str, Any], key: str, value: Any) -> None:
-    *path, last = key.split(".")
-    _check_key(key)
-    for name in path:
-        content = content.setdefault(name, {})  # options may be nested, as model.options.backbone.depth
-        if not isinstance(content, dict):
-            raise ValueError(f"{name} of {key} holds {content!r}, so nothing can be put inside it")
-    content[last] = value
-
-
 def known_keys(config: type = Recipe, prefix: str = "") -> list[str]:
     """Every dotted key of a recipe.
 
@@ -237,18 +229,12 @@ def known_keys(config: type = Recipe, prefix: str = "") -> list[str]:
     return keys
 
 
-def _check_key(key: str) -> None:
-    """A leaf of the recipe, or something inside one of the free `options`."""
-    known = known_keys()
-    if key in known or key.startswith(("model.options.", "data.options.")):
-        return
-    leaf = key.rsplit(".", 1)[-1]
-    by_leaf = {name.rsplit(".", 1)[-1]: name for name in known}
-    close = difflib.get_close_matches(key, known, n=1) or [
-        by_leaf[name] for name in difflib.get_close_matches(leaf, by_leaf, n=1)
-    ]
-    hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
-    raise ValueError(f"a recipe has no key {key!r}; {hint}")
+def _options(model: str, data: str) -> list[str]:
+    """The full keys of the options of a model and a set that are known; keys of the recipe itself come first."""
+    own = {name.rpartition(".")[2] for name in known_keys()}
+    of_model = [item.name for item in fields(model_config(model))] if model in list_models() else []
+    of_data = [name for name in option_names(data) if name not in own]
+    return [f"model.options.{name}" for name in of_model] + [f"data.options.{name}" for name in of_data]
 
 
 def _leaves(content: Mapping[str, Any], prefix: str = "") -> Iterable[str]:
