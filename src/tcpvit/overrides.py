@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import yaml
@@ -54,6 +54,18 @@ def nested(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     return content
 
 
+def flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Mappings within mappings by dotted keys, the reverse of `nested`.
+
+    >>> flat({"data": {"name": "svhn"}, "seed": 1})
+    {'data.name': 'svhn', 'seed': 1}
+    """
+    found: dict[str, Any] = {}
+    for key, value in content.items():
+        found |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return found
+
+
 def put(content: dict[str, Any], key: str, value: Any) -> None:
     """Set a dotted key in nested mappings."""
     *path, last = key.split(".")
@@ -64,7 +76,7 @@ def put(content: dict[str, Any], key: str, value: Any) -> None:
     content[last] = value
 
 
-def find_key(key: str, known: Sequence[str], what: str) -> str:
+def find_key(key: str, known: Sequence[str], what: str, listing: str | None = None) -> str:
     """The full key that `key` means: itself, something inside a known one, or the only known one that ends so.
 
     >>> known = ["optimizer.lr", "model.name", "data.name", "model.options", "model.options.depth"]
@@ -82,15 +94,18 @@ def find_key(key: str, known: Sequence[str], what: str) -> str:
         raise ValueError(f"{key} may mean {' or '.join(meant)}; write the one you mean in full")
     if meant:
         return meant[0] + dot + rest
-    raise unknown_key(key, known, what)
+    raise unknown_key(key, known, what, listing)
 
 
-def unknown_key(key: str, known: Sequence[str], what: str) -> ValueError:
-    """The error that names the nearest known key: of a short one by its last part, of one with dots by the whole."""
+def unknown_key(key: str, known: Sequence[str], what: str, listing: str | None = None) -> ValueError:
+    """The error that names the nearest known key: of a short one by its last part, of one with dots by the whole.
+
+    `listing` says where all keys are listed; without it, the error lists them.
+    """
     by_last = {_last(name): name for name in known}
     last = by_last.get(nearest(_last(key), by_last) or "")
     close = (nearest(key, known) or last) if "." in key else (last or nearest(key, known))
-    hint = f"did you mean {close!r}?" if close else f"known: {', '.join(known)}"
+    hint = f"did you mean {close!r}?" if close else listing or f"known: {', '.join(known)}"
     return ValueError(f"{what} has no key {key!r}; {hint}")
 
 

@@ -36,7 +36,7 @@ def typed(value: Any, hint: Any, key: str) -> Any:
         of_key, of_value = get_args(hint)
         return {typed(k, of_key, f"a key of {key}"): typed(v, of_value, f"{key}[{k}]") for k, v in value.items()}
     if origin is tuple:
-        return _tuple(value, get_args(hint), key)
+        return _tuple(_split(value, get_args(hint)[0]) if isinstance(value, str) else value, get_args(hint), key)
     return _scalar(value, origin or hint, key)
 
 
@@ -81,8 +81,6 @@ def _choice(value: Any, choices: tuple[Any, ...], key: str) -> Any:
 
 
 def _tuple(value: Any, hints: tuple[Any, ...], key: str) -> Any:
-    if isinstance(value, str):
-        value = _split(value, hints[0])
     if hints[-1] is Ellipsis and isinstance(value, list | tuple):
         hints = hints[:1] * len(value)
     if not isinstance(value, list | tuple) or len(value) != len(hints):

@@ -184,7 +184,7 @@ def test_another_distillation_is_not_taken_for_this_one(splits, tmp_path, change
 
     first = run()
     assert run().history == first.history
-    with pytest.raises(ValueError, match=f"was distilled with {said}.*; replace it with --overwrite"):
+    with pytest.raises(ValueError, match=f"was trained with {said}.*; replace it with --overwrite"):
         run(**change)
     assert run().history == first.history
     result = run(overwrite=True, **change)

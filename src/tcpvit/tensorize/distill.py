@@ -30,6 +30,7 @@ from tcpvit.training.build import load_splits
 from tcpvit.training.evaluation import unwrapped
 from tcpvit.training.recipe import ModelRecipe
 from tcpvit.training.run import RunFolder
+from tcpvit.training.same import check_same
 from tcpvit.training.state import Row, State
 
 MEMORY = "distillation.json"  # in the folder of a run: what its recipe does not know, as whose student it is
@@ -94,7 +95,7 @@ def distill(
     run = RunFolder(folder)
     progress = Keeper(progress or Progress(), run, memory)
     if not overwrite:
-        check_same(folder, recipe, memory)
+        check_distilled(folder, recipe, memory)
     with lesson.given_by(teacher, student, pairs):
         if run.exists and not overwrite:
             result = engine.resume(folder, splits=data, model=student, task=task, progress=progress)
@@ -112,7 +113,7 @@ def check_labels(data: Splits) -> None:
         raise ValueError(f"distillation compares class predictions, but {data.name} has {data.train.task} targets")
 
 
-def check_same(folder: str | Path, recipe: Recipe, memory: Mapping[str, Any]) -> None:
+def check_distilled(folder: str | Path, recipe: Recipe, memory: Mapping[str, Any]) -> None:
     """A run that lies in `folder` is the one asked for, as far as `memory` goes; its model is known by that alone."""
     run = RunFolder(folder)
     if not run.exists:
@@ -121,24 +122,9 @@ def check_same(folder: str | Path, recipe: Recipe, memory: Mapping[str, Any]) ->
     if not (run.path / MEMORY).is_file():
         raise ValueError(f"{run} holds a run that does not say what was distilled; {advice}")
     remembered = json.loads((run.path / MEMORY).read_text(encoding="utf-8"))
-    was = {**{key: remembered.get(key) for key in memory}, **run.recipe().to_dict(), "model": None}
-    now = {**memory, **recipe.to_dict(), "model": None}
-    before, after = (_flat(json.loads(json.dumps(content))) for content in (was, now))
-    for key in {**after, **before}:
-        if before.get(key) != after.get(key) and key not in engine.FREE:
-            raise ValueError(f"{run} was distilled with {key}={before.get(key)}, now it is {after.get(key)}; {advice}")
-
-
-def _flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """By dotted keys.
-
-    >>> _flat({"data": {"name": "svhn"}, "seed": 1})
-    {'data.name': 'svhn', 'seed': 1}
-    """
-    found: dict[str, Any] = {}
-    for key, value in content.items():
-        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return found
+    now = json.loads(json.dumps({**memory, "model": None}))
+    was = {**{key: remembered.get(key) for key in memory}, "model": None}
+    check_same(recipe, folder, was=was, now=now, advice=advice)
 
 
 def fingerprint(model: nn.Module) -> str:

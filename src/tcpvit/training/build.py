@@ -13,6 +13,7 @@ from tcpvit.data import IGNORE, Batches, Images, ImageSet, Splits, load_dataset
 from tcpvit.data.folder import RENAME
 from tcpvit.data.registry import typed_options as typed_data_options
 from tcpvit.models import SegmenterConfig, create_model, model_config
+from tcpvit.training.finetune import start_from
 from tcpvit.training.recipe import DataRecipe, Recipe
 from tcpvit.typed import typed_fields
 
@@ -58,7 +59,7 @@ def _has_masks(part: Images) -> TypeGuard[ImageSet]:
 
 
 def build_model(recipe: Recipe, train: Images) -> nn.Module:
-    """The recipe's model for the classes and images of `train`, with weights drawn by the recipe's seed."""
+    """The recipe's model for the classes and images of `train`, weights drawn by its seed or pretrained."""
     options = typed_fields(recipe.model.options, type(model_config(recipe.model.name)), "model.options")
     config = model_config(recipe.model.name, **options)
     classes = options.setdefault("num_classes", len(train.classes))
@@ -69,7 +70,10 @@ def build_model(recipe: Recipe, train: Images) -> nn.Module:
     check_fit(recipe.model.name, config, train)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)
-        return create_model(recipe.model.name, **_with_transforms(options, train, config.tube_length))
+        model: nn.Module = create_model(recipe.model.name, **_with_transforms(options, train, config.tube_length))
+    if recipe.model.pretrained:
+        start_from(model, recipe.model.name, recipe.model.pretrained)
+    return model
 
 
 def check_fit(name: str, config: Any, data: Images) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -112,7 +112,9 @@ def resume(
                 word = f"{key}={value}"
                 raise ValueError(f"a run that has begun keeps its model, data and seed, got {word!r}; begin a new run")
         recipe = recipe.override(overrides)
-        parts = _Parts.of(recipe, splits, model, world)
+        begun = any(run.checkpoints.glob("*.safetensors"))  # whose weights take the place of pretrained ones
+        start = replace(recipe, model=replace(recipe.model, pretrained=False)) if begun else recipe
+        parts = _Parts.of(start, splits, model, world)
         with run.locked() if world.is_main else nullcontext():
             if world.is_main and overrides:
                 run.write_recipe(recipe)
