@@ -27,10 +27,11 @@ from torch import Tensor, nn
 
 import tcpvit
 from tcpvit.analysis import count_flops
+from tcpvit.cli.show import show
 from tcpvit.compat import repair_torchvision
 from tcpvit.files import source_commit
 from tcpvit.layers import TubalLinear
-from tcpvit.tables import Ratio, Table, show
+from tcpvit.tables import Ratio, Table
 from tcpvit.tensorize import tensorize_
 from tcpvit.timing import interleaved, using_threads
 

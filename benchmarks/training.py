@@ -26,11 +26,12 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 
 import tcpvit
+from tcpvit.cli.show import show
 from tcpvit.compat import repair_torchvision
 from tcpvit.data import Augment, Batches, ImageSet
 from tcpvit.layers.groups import parameter_groups
 from tcpvit.progress import Progress
-from tcpvit.tables import Ratio, Table, show
+from tcpvit.tables import Ratio, Table
 from tcpvit.timing import interleaved, using_threads
 from tcpvit.training.folder import RunFolder
 from tcpvit.training.recipe import load_recipe

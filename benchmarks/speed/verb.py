@@ -18,8 +18,8 @@ from benchmarks.speed.growth import AXES, grow
 from benchmarks.speed.memory import footprint
 from benchmarks.speed.record import PARTS, Record, facts
 from benchmarks.speed.tables import TABLES
+from tcpvit.cli.show import show
 from tcpvit.errors import did_you_mean
-from tcpvit.tables import show
 
 MAIN = (STD, SLICE, JOINT)
 WEIGHTS_DOMINATE = ("base224", 1)  # a shape and a batch at which training holds more weights than activations

@@ -9,9 +9,10 @@ from pathlib import Path
 import torch
 
 from tcpvit.cli.progress import display_for
+from tcpvit.cli.show import show
 from tcpvit.compare.study import Places, Planned, Study, choose, work
 from tcpvit.errors import did_you_mean
-from tcpvit.tables import Table, show
+from tcpvit.tables import Table
 
 STUDIES = {
     "classification": "experiments.classification.plan",
@@ -81,9 +82,7 @@ def reproduce(
         _show_plan(chosen, places, epochs, json)
         return []
     progress = display_for(quiet=quiet, json=json)
-    progress.resume_command = (
-        "the same command"  # `tcpvit train` knows no records
-    )
+    progress.resume_command = "the same command"  # `tcpvit train` knows no records
     if not pages_only:
         torch.set_num_threads(threads)
         missing = work(its, chosen, places, epochs=epochs, root=data_root, progress=progress)

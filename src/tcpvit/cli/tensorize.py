@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import copy
 import json as json_module
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-import yaml
 from torch import nn
 
 from tcpvit.cli.progress import display_for
+from tcpvit.cli.show import show
 from tcpvit.data import Splits
 from tcpvit.files import refuse_links, write_json
 from tcpvit.inference import LoadedModel, load_model
 from tcpvit.models import list_models, save_pretrained
 from tcpvit.models.pretrained import CONFIG, WEIGHTS
-from tcpvit.tables import Table, Written, percent, show
+from tcpvit.overrides import parse
+from tcpvit.tables import Table, Written, percent
 from tcpvit.tensorize.config import TensorizeConfig
 from tcpvit.tensorize.convert import tensorize_
 from tcpvit.tensorize.libraries import nearest_name, preparation
@@ -94,7 +94,7 @@ def tensorize(
         raise ValueError("--distill trains the model, which takes a folder to keep it in; add --out FOLDER")
     if set and distill is None:
         raise ValueError("--set changes the recipe of the distillation; add --distill DATASET")
-    options = _options(option)
+    options = dict(parse(option))
     recipe = Recipe(data=replace(Recipe().data, name=distill or Recipe().data.name)).override(set)
     about = {"original": model, "options": options, **config.to_dict()}
     splits = None
@@ -131,20 +131,6 @@ def tensorize(
     elif found:
         show([_top1_table(found, f"{distill}; the model is in {out}/best")])
     return report
-
-
-def _options(words: Sequence[str]) -> dict[str, Any]:
-    """KEY=VALUE words, with values as YAML reads them."""
-    options: dict[str, Any] = {}
-    for word in words:
-        key, equals, value = word.partition("=")
-        if not equals:
-            raise ValueError(f"--option is KEY=VALUE, as pretrained=true, got {word!r}")
-        try:
-            options[key] = yaml.safe_load(value)
-        except yaml.YAMLError as error:
-            raise ValueError(f"--option {key} should be a value as YAML writes it, got {value!r}") from error
-    return options
 
 
 def _images(recipe: Recipe, out: Path, about: dict[str, Any], overwrite: bool) -> Splits:

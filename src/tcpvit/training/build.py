@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import is_dataclass
-from typing import Any, TypeGuard, cast, get_type_hints
+from typing import Any, TypeGuard
 
 import torch
 from torch import nn
@@ -14,8 +13,9 @@ from tcpvit.data import IGNORE, Batches, Images, ImageSet, Splits, load_dataset
 from tcpvit.data.folder import RENAME
 from tcpvit.data.registry import typed_options as typed_data_options
 from tcpvit.models import SegmenterConfig, create_model, model_config
+from tcpvit.training.finetune import start_from
 from tcpvit.training.recipe import DataRecipe, Recipe
-from tcpvit.typed import typed
+from tcpvit.typed import typed_fields
 
 TRANSFORM_IMAGES = 10_000  # images that a data-driven transform is computed from
 
@@ -59,8 +59,8 @@ def _has_masks(part: Images) -> TypeGuard[ImageSet]:
 
 
 def build_model(recipe: Recipe, train: Images) -> nn.Module:
-    """The recipe's model for the classes and images of `train`, with weights drawn by the recipe's seed."""
-    options = typed_options(recipe.model.options, type(model_config(recipe.model.name)), "model.options")
+    """The recipe's model for the classes and images of `train`, weights drawn by its seed or pretrained."""
+    options = typed_fields(recipe.model.options, type(model_config(recipe.model.name)), "model.options")
     config = model_config(recipe.model.name, **options)
     classes = options.setdefault("num_classes", len(train.classes))
     if classes != len(train.classes):
@@ -70,21 +70,10 @@ def build_model(recipe: Recipe, train: Images) -> nn.Module:
     check_fit(recipe.model.name, config, train)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)
-        return create_model(recipe.model.name, **_with_transforms(options, train, config.tube_length))
-
-
-def typed_options(options: Mapping[str, Any], config: type, key: str) -> dict[str, Any]:
-    """Options as the fields of `config` declare them; one that it lacks is left for it to refuse."""
-    hints = get_type_hints(config)
-    found = {}
-    for name, value in options.items():
-        hint = hints.get(name, Any)
-        if isinstance(value, Mapping) and is_dataclass(hint):
-            found[name] = typed_options(value, cast(type, hint), f"{key}.{name}")
-        else:
-            free = hint is Any or is_dataclass(hint) or name == "coupling"  # which may be written in several ways
-            found[name] = value if free else typed(value, hint, f"{key}.{name}")
-    return found
+        model: nn.Module = create_model(recipe.model.name, **_with_transforms(options, train, config.tube_length))
+    if recipe.model.pretrained:
+        start_from(model, recipe.model.name, recipe.model.pretrained)
+    return model
 
 
 def check_fit(name: str, config: Any, data: Images) -> None:

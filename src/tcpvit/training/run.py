@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from tcpvit.files import WriteError, write_json
 from tcpvit.models.pretrained import WEIGHTS, load_weights
 from tcpvit.progress import NoMessages, Progress, Row, RunSummary
 from tcpvit.training.build import build_batches, build_model, check_masks, find_device, load_splits, missing_classes
+from tcpvit.training.checkpoint import list_checkpoints
 from tcpvit.training.distributed import World, process_group
 from tcpvit.training.folder import RunFolder
 from tcpvit.training.interrupt import StopSignal
@@ -110,13 +111,17 @@ def resume(
     """
     run = RunFolder(folder)
     overrides = list(overrides)
-    for word in overrides:
-        key = word.partition("=")[0].strip()
-        if key.partition(".")[0] in FIXED and key not in FREE:
-            raise ValueError(f"a resumed run keeps its model, data and seed, got {word!r}; start a new run")
     with process_group() as world:
-        recipe = world.broadcast_object(run.recipe_to_resume).override(overrides)
-        setup = _Setup.build(recipe, splits, model, task, world)
+        recipe = world.broadcast_object(run.recipe_to_resume)
+        for key, value in recipe.resolve(overrides):
+            if key.partition(".")[0] in FIXED and key not in FREE:
+                word = f"{key}={value}"
+                raise ValueError(f"a resumed run keeps its model, data and seed, got {word!r}; start a new run")
+        recipe = recipe.override(overrides)
+        # The weights of a checkpoint replace pretrained ones, which need not be there any more.
+        has_checkpoint = world.broadcast_object(lambda: bool(list_checkpoints(run.checkpoints)))
+        start = replace(recipe, model=replace(recipe.model, pretrained=False)) if has_checkpoint else recipe
+        setup = replace(_Setup.build(start, splits, model, task, world), recipe=recipe)
         with setup.lock(run):
             if world.is_main and overrides:
                 run.write_recipe(recipe)
