@@ -25,7 +25,8 @@ from torch import Tensor
 from tcpvit import algebra
 from tcpvit.algebra.fast import FAST
 from tcpvit.algebra.transforms import FAST_FROM, FastTransform, Transform
-from tcpvit.tables import Ratio, Table, show
+from tcpvit.cli.show import show
+from tcpvit.tables import Ratio, Table
 from tcpvit.timing import interleaved, using_threads
 
 Size = tuple[int, int, int]

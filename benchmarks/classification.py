@@ -20,10 +20,11 @@ import torch
 from torch.nn import functional as F
 
 from experiments.classification.plan import DEEP, FULL, LARGE, SMALL
+from tcpvit.cli.show import show
 from tcpvit.compare.study import Planned
 from tcpvit.layers.coupling import coupling_words
 from tcpvit.models import create_model
-from tcpvit.tables import Table, Written, show
+from tcpvit.tables import Table, Written
 from tcpvit.timing import interleaved, using_threads
 
 OUT = Path("results/bench/classification.json")

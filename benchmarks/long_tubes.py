@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tcpvit.files import source_commit
 from tcpvit.layers.linear import slice_linear
 from tcpvit.timing import interleaved, using_threads
 
@@ -77,11 +77,10 @@ def main() -> None:
     parser.add_argument("--json", type=Path, default=OUT, help=f"where to write; default {OUT}")
     options = parser.parse_args()
     rows = [row for threads in options.threads for row in measure(threads, options.seconds)]
-    commit = subprocess.run(["git", "describe", "--always", "--dirty=+"], capture_output=True, text=True, check=False)
     content = {
         "command": "python -m benchmarks.long_tubes",
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-        "commit": commit.stdout.strip() or None,
+        "commit": source_commit(),
         "torch": torch.__version__,
         "tube": TUBE,
         "rows": rows,

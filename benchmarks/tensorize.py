@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import platform
-import subprocess
 import sys
 import warnings
 from collections.abc import Callable
@@ -28,9 +27,11 @@ from torch import Tensor, nn
 
 import tcpvit
 from tcpvit.analysis import count_flops
+from tcpvit.cli.show import show
 from tcpvit.compat import repair_torchvision
+from tcpvit.files import source_commit
 from tcpvit.layers import TubalLinear
-from tcpvit.tables import Ratio, Table, show
+from tcpvit.tables import Ratio, Table
 from tcpvit.tensorize import tensorize_
 from tcpvit.timing import interleaved, using_threads
 
@@ -224,12 +225,11 @@ def tables(rows: list[Row]) -> list[Table]:
 
 
 def facts() -> dict[str, Any]:
-    commit = subprocess.run(["git", "describe", "--always", "--dirty=+"], capture_output=True, text=True, check=False)
     packages = ("torch", "timm", "tensorly", "tensorly-torch")
     return {
         "command": " ".join(["python -m benchmarks.tensorize", *sys.argv[1:]]),
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-        "commit": commit.stdout.strip() or None,
+        "commit": source_commit(),
         "versions": {"Python": platform.python_version(), **{name: version(name) for name in packages}},
         "processor": platform.processor() or platform.machine(),
         "vectors": torch.backends.cpu.get_cpu_capability(),

@@ -26,17 +26,17 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 
 import tcpvit
+from tcpvit.cli.show import show
 from tcpvit.compat import repair_torchvision
 from tcpvit.data import Augment, Batches, ImageSet
 from tcpvit.layers.groups import parameter_groups
 from tcpvit.progress import Progress
-from tcpvit.tables import Ratio, Table, show
+from tcpvit.tables import Ratio, Table
 from tcpvit.timing import interleaved, using_threads
-from tcpvit.training.interrupt import Interruption
-from tcpvit.training.loop import Trainer
+from tcpvit.training.folder import RunFolder
 from tcpvit.training.recipe import load_recipe
-from tcpvit.training.run import RunFolder
 from tcpvit.training.tasks import task_for
+from tcpvit.training.trainer import Trainer
 
 MEAN, STD = (0.49, 0.48, 0.45), (0.25, 0.24, 0.26)
 BATCH, LR, WEIGHT_DECAY = 256, 1e-3, 0.05
@@ -113,7 +113,6 @@ def engine_epoch(name: str, data: ImageSet, folder: Path) -> Callable[[], None]:
         run,
         device=torch.device("cpu"),
         progress=Progress(),
-        interruption=Interruption(),
     )
 
     def epoch() -> None:

@@ -1,24 +1,29 @@
-"""A mkdocs hook: the page of the command line is made from the table of verbs and their functions."""
+"""A mkdocs hook: the page of the command line is made of the verbs' functions, the table of keys of the recipe's."""
 
 import inspect
 
-from tcpvit import cli
+from tcpvit.cli import app
+from tcpvit.cli.train import keys_table
+from tcpvit.tables import render
+from tcpvit.training import Recipe
 
 
 def on_page_markdown(markdown: str, **_: object) -> str:
-    """Put the verbs where the page asks for them."""
-    if "<!-- verbs -->" not in markdown:
-        return markdown
-    return markdown.replace("<!-- verbs -->", "\n\n".join(_verb(verb) for verb in cli.VERBS))
+    """Put the verbs and the keys of a recipe where a page asks for them."""
+    if "<!-- verbs -->" in markdown:
+        markdown = markdown.replace("<!-- verbs -->", "\n\n".join(_verb(verb) for verb in app.VERBS))
+    if "<!-- keys -->" in markdown:
+        markdown = markdown.replace("<!-- keys -->", render([keys_table("All keys", Recipe())], "markdown"))
+    return markdown
 
 
 def _verb(verb: str) -> str:
-    function = cli.load(cli.VERBS[verb][0])
-    about = cli.arguments_of(function)
+    function = app.load(app.VERBS[verb][0])
+    about = app.arguments_of(function)
     parameters = inspect.signature(function).parameters.values()
     rows = [f"| `{_written(p)}` | {_default(p)} | {about[p.name]} |" for p in parameters]
     table = "\n".join(["| argument or option | default | meaning |", "| --- | --- | --- |", *rows]) if rows else ""
-    return f"## {verb}\n\n{cli.help_of(function)}\n\n{table}"
+    return f"## {verb}\n\n{app.help_of(function)}\n\n{table}"
 
 
 def _written(parameter: inspect.Parameter) -> str:

@@ -22,8 +22,8 @@ from experiments.pages import fill
 from tcpvit.models import create_model, from_pretrained, save_pretrained
 from tcpvit.models.zoo import CARD, RECIPE, ZOO
 from tcpvit.tables import Table, render
-from tcpvit.training.export import PREPROCESSING
-from tcpvit.training.run import RunFolder
+from tcpvit.training.folder import RunFolder
+from tcpvit.training.preprocessing import PREPROCESSING
 
 CARD_TEXT = """---
 library_name: tcpvit

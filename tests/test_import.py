@@ -31,11 +31,22 @@ HEAVY = [
 HEAVY += ["onnx", "onnxruntime", "tensorboard", "huggingface_hub", "typer", "rich"]
 
 # What each room may import from the others. A new room gets a row.
-TOOLS = {"compat", "errors", "progress", "tables", "timing", "typed"}  # which import nothing of ours but errors
+TOOLS = {
+    "compat",
+    "errors",
+    "files",
+    "overrides",
+    "progress",
+    "tables",
+    "timing",
+    "typed",
+}  # which import nothing of ours but errors
 NETWORKS = TOOLS | {"algebra", "layers", "models"}
 ROOMS: dict[str, set[str]] = {
     "compat": set(),
     "errors": set(),
+    "files": set(),
+    "overrides": {"errors"},
     "progress": set(),
     "tables": {"errors"},
     "timing": set(),

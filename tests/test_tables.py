@@ -9,8 +9,8 @@ import re
 import pytest
 from rich.console import Console
 
-from tcpvit import tables
-from tcpvit.tables import Bytes, Math, Ratio, Table, as_latex, as_text, render, show
+from tcpvit.cli.show import show
+from tcpvit.tables import Bytes, Math, Ratio, Table, as_latex, as_text, print_to, render
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_text_takes_no_markup_and_indents(table):
 @pytest.mark.parametrize("width", [40, 30])
 def test_on_a_narrow_screen_nothing_is_lost(table, width):
     console = Console(width=width, file=io.StringIO())
-    tables._print([table], console)
+    print_to(console, [table])
     text = console.file.getvalue()
     assert "…" not in text
     assert "119,194" in text

@@ -19,7 +19,7 @@ from benchmarks.speed.memory import footprint
 from benchmarks.speed.record import Record, facts
 from benchmarks.speed.tables import TABLES
 from tcpvit.analysis.bench import JOINT, PEERS, SHAPES, SLICE, STD
-from tcpvit.tables import show
+from tcpvit.cli.show import show
 
 MAIN = (STD, SLICE, JOINT)
 WEIGHTS_DOMINATE = ("base224", 1)  # a shape and a batch at which training holds more weights than activations

@@ -20,7 +20,7 @@ from benchmarks.speed.clock import Measurement
 from benchmarks.speed.components import Components
 from benchmarks.speed.growth import Growth
 from benchmarks.speed.memory import Footprint
-from tcpvit.training.checkpoint import write_atomically
+from tcpvit.files import write_atomically
 
 PARTS: dict[str, type] = {"time": Measurement, "memory": Footprint, "growth": Growth, "components": Components}
 PACKAGES = ("tcpvit", "torch", "timm", "vit-pytorch", "transformers")

@@ -19,6 +19,7 @@ from torch import nn
 
 from experiments.classification.plan import FAST, FULL
 from experiments.conversion.pages import write
+from tcpvit import training
 from tcpvit.compare.classification import measured as measured_by_labels
 from tcpvit.compare.study import Finished, Planned, Record, Study
 from tcpvit.models.pretrained import WEIGHTS, load_weights
@@ -26,9 +27,9 @@ from tcpvit.progress import Progress
 from tcpvit.tensorize import Report, TensorizeConfig, distill, tensorize_
 from tcpvit.tensorize.config import EncoderConfig
 from tcpvit.tensorize.origin import build
-from tcpvit.training import Recipe, engine, evaluate
+from tcpvit.training import Recipe, evaluate
 from tcpvit.training.build import build_batches, find_device, load_splits
-from tcpvit.training.run import RunFolder
+from tcpvit.training.folder import RunFolder
 from tcpvit.training.tasks import task_for
 
 TIMM = "timm/deit_tiny_patch16_224"
@@ -67,9 +68,9 @@ def train(run: Planned, recipe: Recipe, folder: Path, progress: Progress) -> Non
     if RunFolder(folder).exists:
         root = recipe.data.root
         overrides = [] if root is None else [f"data.root={json.dumps(root)}"]
-        engine.resume(folder, overrides=overrides, model=model, progress=progress)
+        training.resume(folder, overrides=overrides, model=model, progress=progress)
     else:
-        engine.train(recipe, folder, model=model, progress=progress)
+        training.train(recipe, folder, model=model, progress=progress)
 
 
 def fresh_model(recipe: Recipe, *, converted: bool) -> nn.Module:

@@ -1,13 +1,57 @@
-"""What a long job tells its caller while it runs. The displays for people are in `cli/progress.py`."""
+"""What a long job reports to its caller while it runs. The displays for people are in `cli/progress.py`."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from dataclasses import dataclass, field
+from typing import TypeVar
 
 Item = TypeVar("Item")
+Row = dict[str, float]  # the numbers of an epoch or of a step, by column
+
+
+@dataclass
+class State:
+    """Where a run stands, in plain numbers: what a checkpoint holds besides tensors.
+
+    The learning rate, the data and the random numbers are functions of `epoch`, `batch` and `step`: nothing of them
+    needs to be stored.
+    """
+
+    epoch: int = 0  # completed epochs
+    batch: int = 0  # completed batches of the current epoch
+    step: int = 0  # optimiser steps, skipped ones included
+    skipped: int = 0  # steps left out because of a non-finite loss
+    skipped_in_a_row: int = 0
+    seconds: float = 0.0  # of the run, over all sessions
+    cpu_seconds: float = 0.0  # the same in time of this process, which other programs disturb less
+    sums: dict[str, float] = field(default_factory=dict)  # loss, hits, weight, images, seconds of the current epoch
+    best: float | None = None  # the best value of the task's metric
+    best_epoch: int = 0
+    stale: int = 0  # evaluations since then
+    history: list[Row] = field(default_factory=list)  # a row for each epoch
+    gradients: list[Row] = field(default_factory=list)  # their norms by slice, where the recipe asks for them
+
+    def add(self, **amounts: float) -> None:
+        """Add to the sums of the current epoch."""
+        for name, amount in amounts.items():
+            self.sums[name] = self.sums.get(name, 0.0) + amount
+
+    def mean(self, name: str) -> float:
+        """A sum divided by the weight: NaN before anything was counted.
+
+        >>> state = State(); state.add(loss=6.0, weight=4.0)
+        >>> state.mean("loss")
+        1.5
+        """
+        weight = self.sums.get("weight", 0.0)
+        return self.sums.get(name, 0.0) / weight if weight else float("nan")
+
+    @property
+    def images_per_second(self) -> float:
+        """Of the current epoch, without evaluation."""
+        return self.sums.get("images", 0.0) / max(self.sums.get("seconds", 0.0), 1e-9)
 
 
 @dataclass(frozen=True)
@@ -26,13 +70,13 @@ class Progress:
 
     resume_command = "`tcpvit train --resume {run}`"  # what resumes a run that was stopped
 
-    def start(self, summary: RunSummary, state: Any) -> None:
-        """A training run begins or resumes; `state` is its `tcpvit.training.state.State`."""
+    def start(self, summary: RunSummary, state: State) -> None:
+        """A training run begins or resumes."""
 
-    def step(self, state: Any) -> None:
+    def step(self, state: State) -> None:
         """An optimiser step is done."""
 
-    def epoch(self, row: dict[str, float], is_best: bool) -> None:
+    def epoch(self, row: Row, is_best: bool) -> None:
         """An epoch is complete."""
 
     def stop(self) -> None:
@@ -52,7 +96,7 @@ class Progress:
 
 
 class NoMessages(Progress):
-    """Shows nothing at all: of several processes one speaks for all."""
+    """Shows nothing at all: of several processes only one shows messages."""
 
     def message(self, text: str) -> None:
-        """Another process says it."""
+        """Shown by another process."""

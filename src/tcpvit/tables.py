@@ -1,6 +1,6 @@
 """Tables: one structure of plain values, shown in a terminal, as Markdown, as LaTeX or as JSON.
 
-Rooms that report numbers fill a `Table` and call `show`; how a value is written follows from its type.
+Rooms that report numbers fill a `Table`, which `tcpvit.cli.show` prints; how a value is written follows from its type.
 """
 
 from __future__ import annotations
@@ -99,27 +99,13 @@ class Table:
         return column > 0 and not any(isinstance(cell, str) and not isinstance(cell, Written) for cell in cells)
 
 
-def show(tables: Sequence[Table], *, json: bool = False, markdown: bool = False, latex: bool = False) -> None:
-    """Print the tables to the terminal, or in the one style that is asked for."""
-    asked: dict[Style, bool] = {"json": json, "markdown": markdown, "latex": latex}
-    styles = [style for style, wanted in asked.items() if wanted]
-    if len(styles) > 1:
-        raise ValueError(f"--{' and --'.join(styles)} exclude each other; take one of them")
-    if styles:
-        print(render(tables, styles[0]))
-    else:
-        console = Console(highlight=False)
-        # What goes into a file or a pipe is not folded to the width of a screen.
-        _print(tables, console if console.is_terminal else Console(highlight=False, width=1000))
-
-
 def render(tables: Sequence[Table], style: Style) -> str:
     """The tables as one string."""
     if style == "json":
         return json_text({table.name: _as_json(table) for table in tables})
     if style == "text":
         text = io.StringIO()
-        _print(tables, Console(file=text, width=1000, highlight=False))
+        print_to(Console(file=text, width=1000, highlight=False), tables)
         return text.getvalue().rstrip("\n")
     write = _markdown if style == "markdown" else _latex
     return "\n\n".join(write(table) for table in tables)
@@ -197,7 +183,8 @@ def _formula(unicode: str) -> str:
     return "".join(_SYMBOLS.get(character, character) for character in subscripted).strip()
 
 
-def _print(tables: Sequence[Table], console: Console) -> None:
+def print_to(console: Console, tables: Sequence[Table]) -> None:
+    """Draw the tables on a console of rich."""
     for table in tables:
         console.print(Text(table.title, style="bold"))
         drawn = [_rich(table, gap) for gap in (3, 2, 1)]  # on a narrow screen columns move closer

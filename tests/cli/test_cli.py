@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import tcpvit
-from tcpvit import cli
+from tcpvit.cli import app as cli
 
 
 def fruit(kind: str, amounts: list[int] = (1,), *, peel: Literal["thin", "thick"] = "thin", ripe_now: bool = False):

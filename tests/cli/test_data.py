@@ -62,7 +62,9 @@ def test_check_of_a_folder_with_images_but_no_masks(tmp_path, capsys):
     assert "segmentation needs images/ and masks/, found images/, labels/" in err
 
 
-@pytest.mark.parametrize("options", [[], ["--task", "segmentation", "--level", "hard", "--part", "test"]])
+@pytest.mark.parametrize(
+    "options", [[], ["--task", "segmentation", "--level", "hard", "--part", "test"], ["--set", "level=hard"]]
+)
 def test_show_draws_a_sheet(tmp_path, capsys, options):
     path = tmp_path / "sheet.png"
     code, out, _ = run(capsys, "show", "digits-on-photos", "--out", str(path), *options)
@@ -95,7 +97,8 @@ def test_options_of_the_set_as_in_training(tmp_path, capsys, monkeypatch):
     ("args", "complaint"),
     [
         (["check"], "which set"),
-        (["show", "digits-on-photos", "--set", "level=hard"], "is data.options.KEY=VALUE, got 'level=hard'"),
+        (["show", "digits-on-photos", "--set", "lr=1"], "a set can be looked at with other data.* keys, got 'lr=1'"),
+        (["show", "digits-on-photos", "--set", "levl=hard"], "did you mean 'data.options.level'?"),
         (["show", "digits-on-photos", "--set", "data.options.level={"], "is no valid YAML value"),
         (["check", "digits-on-photos"], "nothing to check"),
         (["check", "cifar11"], "did you mean 'cifar10'"),

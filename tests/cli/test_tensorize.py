@@ -73,7 +73,7 @@ def test_a_used_folder(capsys, tmp_path):
     ):
         code, _, err = run(capsys, *TIMM, *DISTIL, *out, *words)
         assert code == 1
-        assert f"was distilled with {said}; replace it with --overwrite" in err
+        assert f"was trained with {said}; replace it with --overwrite" in err
         assert err.count("\n") == 1
     code, _, err = run(capsys, *TIMM, *out)
     assert code == 1
@@ -190,8 +190,8 @@ def test_as_a_program_without_a_traceback(tmp_path):
         (["std_vit_cifar", "--distill", "cifar10"], "add --out FOLDER"),
         (["std_vit_cifar", "--set", "seed=1"], "add --distill DATASET"),
         (["nobody/knows"], "is no model: give a preset"),
-        (["std_vit_cifar", "--option", "depth"], "--option is KEY=VALUE"),
-        (["timm/vit_tiny_patch16_224", "--option", "img_size=[1,"], "--option img_size should be a value as YAML"),
+        (["std_vit_cifar", "--option", "depth"], "an override is KEY=VALUE"),
+        (["timm/vit_tiny_patch16_224", "--option", "img_size=[1,"], "is no valid YAML value"),
         (["timm/vit_tny_patch16_224"], "did you mean timm/vit_tiny_patch16_224?"),
         (["torchvision/vit_b_17"], "did you mean torchvision/vit_b_16?"),
         ([*TIMM, "--mode", "encoder", "--arrange", "all"], "arrange is an option of TensorizeConfig (mode='drop_in')"),

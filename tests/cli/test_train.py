@@ -9,8 +9,8 @@ from PIL import Image
 
 import tcpvit
 from tcpvit import cli
-from tcpvit.cli.train import _recipe_for
 from tcpvit.inference import load_model
+from tcpvit.inference.evaluate import recipe_for
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_a_folder_is_measured_as_it_was_seen_in_training(run, tmp_path):
     assert note == "these are not the images of runs/a/data.json: some may have been trained on"
     code, _, err = run("train", "--resume", "runs/a", "--set", "schedule.epochs=9")
     assert code == 1
-    assert "the images are not those that runs/a began with" in err
+    assert "the images are not those that runs/a started with" in err
 
 
 def test_json_is_alone_on_stdout(run):
@@ -100,8 +100,8 @@ def test_a_preset_is_measured_untrained(run):
 @pytest.mark.parametrize(
     ("args", "sentence"),
     [
-        (["train"], "tell what to train: a recipe, as `tcpvit train demo`, a --task, or a run to --resume"),
-        (["train", "demo", "--resume", "runs/a"], "tell what to train"),
+        (["train"], "tell what to train: a recipe, as `tcpvit train demo`, a --model, --data or"),
+        (["train", "demo", "--resume", "runs/a"], "a recipe, a --task and a run to --resume exclude each other"),
         (["train", "--resume", "runs/none"], "runs/none holds no run (it has no config.yaml)"),
         (["train", "--resume", "runs/none", "--name", "b"], "leave --name and --overwrite out"),
         (["train", "demmo"], "no recipe is called 'demmo', nor is it a YAML file; did you mean 'demo'?"),
@@ -117,8 +117,11 @@ def test_a_preset_is_measured_untrained(run):
         (["train", "demo", "--set", "data.name=cifar11"], "did you mean 'cifar10'?"),
         (["train", "paper-classification", "--set", "data.root=empty"], "empty"),
         (["eval", "runs/none", "--dataset", "cifar10"], "'runs/none' is no run folder, no saved model and no preset"),
-        (["eval", "tcp_vit_cifar", "--set", "seed=1"], "can be measured with other data.* keys, device or precision"),
-        (["eval", "tcp_vit_cifar"], "tcp_vit_cifar does not say what to measure it on; add --dataset NAME"),
+        (
+            ["eval", "tcp_vit_cifar", "--data", "digits-on-photos", "--set", "seed=1"],
+            "can be measured with other data.* keys, device or precision, got 'seed=1'",
+        ),
+        (["eval", "tcp_vit_cifar"], "tcp_vit_cifar does not say what to measure it on; add --data NAME"),
     ],
 )
 def test_what_the_user_can_mend_is_one_sentence(run, tmp_path, args, sentence):
@@ -132,7 +135,7 @@ def test_what_the_user_can_mend_is_one_sentence(run, tmp_path, args, sentence):
 
 def test_another_set_is_read_as_the_model_was_trained_and_in_batches_of_its_recipe():
     """tcp_vit_pet was trained on squashed images, which the record beside its weights does not say."""
-    data = _recipe_for(load_model("tcp_vit_pet"), "folder:pets").data
+    data = recipe_for(load_model("tcp_vit_pet"), "folder:pets").data
     assert (data.name, data.options, data.image_size, data.eval_batch_size) == (
         "folder:pets", {"fit": "squash"}, 128, 64,
     )  # fmt: skip

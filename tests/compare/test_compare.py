@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tcpvit import cli
+from tcpvit.cli import app as cli
 from tcpvit.cli.demo import next_steps
+from tcpvit.cli.progress import MessagesOnly
 from tcpvit.compare.compare import train_once, twins
 from tcpvit.compare.comparison import Comparison, Model, Run
 from tcpvit.tables import duration
@@ -196,13 +197,13 @@ def test_an_interruption_says_how_to_go_on(tmp_path, monkeypatch, capsys):
     def interrupt(*args, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("tcpvit.training.engine.train", interrupt)
+    monkeypatch.setattr("tcpvit.training.train", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        train_once(Recipe(), tmp_path / "std-0")
-    assert "the same command goes on with the whole comparison" in capsys.readouterr().err
+        train_once(Recipe(), tmp_path / "std-0", progress=MessagesOnly())
+    assert "the same command resumes the whole comparison" in capsys.readouterr().err
     with pytest.raises(KeyboardInterrupt):
-        train_once(Recipe(), tmp_path / "std-0", overwrite=True)
-    assert "the same command without --overwrite goes on" in capsys.readouterr().err
+        train_once(Recipe(), tmp_path / "std-0", overwrite=True, progress=MessagesOnly())
+    assert "the same command without --overwrite resumes" in capsys.readouterr().err
 
 
 def test_many_processes_are_refused(run, monkeypatch):

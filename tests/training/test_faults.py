@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_loop import Listener
+from test_trainer import Listener
 
-from tcpvit.training import Recipe, checkpoint, resume, train
+from tcpvit import files
+from tcpvit.training import Recipe, resume, train
 from tcpvit.training.checkpoint import list_checkpoints, read_checkpoint
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
@@ -92,7 +93,7 @@ def test_kill_9_twice_and_resume_is_bit_identical(slow_recipe, tmp_path):
 
 
 @pytest.mark.parametrize(("number", "code", "name"), [(signal.SIGTERM, 143, "SIGTERM"), (signal.SIGINT, 130, "Ctrl-C")])
-def test_signals_save_and_say_how_to_go_on(slow_recipe, tmp_path, number, code, name):
+def test_signals_save_and_say_how_to_resume(slow_recipe, tmp_path, number, code, name):
     recipe = slow_recipe.override(["checkpoints.every_steps=0"])
     folder = tmp_path / "stopped"
     process = begin(recipe, folder)
@@ -113,7 +114,7 @@ class Killed(BaseException):
 
 
 def test_a_kill_at_any_write_changes_nothing(recipe, tmp_path, monkeypatch):
-    """Stop before and after every rename of a small run in turn, then go on."""
+    """Stop before and after every rename of a small run in turn, then resume."""
     recipe = recipe.override(["checkpoints.every_steps=2"])
     train(recipe, tmp_path / "whole")
     replace, stop_at, calls = os.replace, [0, False], [0]
@@ -126,7 +127,7 @@ def test_a_kill_at_any_write_changes_nothing(recipe, tmp_path, monkeypatch):
         if calls[0] == stop_at[0]:
             raise Killed
 
-    monkeypatch.setattr(checkpoint.os, "replace", counted)
+    monkeypatch.setattr(files.os, "replace", counted)
     train(recipe, tmp_path / "counted")
     total = calls[0]
     assert total > 15
@@ -153,7 +154,10 @@ def test_a_damaged_last_checkpoint_falls_back_and_ends_the_same(slow_recipe, tmp
     listener = Listener()
     resume(folder, progress=listener)
     assert len(listener.said) == 1
-    assert f"{last} is damaged (its checksum is wrong) and set aside; taking the one before" in listener.said[0]
+    assert (
+        f"{last} is damaged (its checksum is wrong) and renamed to *.damaged; using the previous one"
+        in listener.said[0]
+    )
     assert_same_run(folder, tmp_path / "whole")
 
 
@@ -167,23 +171,24 @@ def test_a_full_disk_loses_nothing(recipe, tmp_path, monkeypatch):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         fsync(descriptor)
 
-    monkeypatch.setattr(checkpoint.os, "fsync", until_full)
+    monkeypatch.setattr(files.os, "fsync", until_full)
     with pytest.raises(OSError, match="No space left on device") as caught:
         train(recipe, tmp_path / "run")
     monkeypatch.undo()
-    assert f"nothing before is lost: mend this, then `tcpvit train --resume {tmp_path / 'run'}`" in str(caught.value)
+    assert "what was saved before is intact: free space or fix the disk" in str(caught.value)
+    assert f"then resume with `tcpvit train --resume {tmp_path / 'run'}`" in str(caught.value)
     assert not list((tmp_path / "run").rglob("*.tmp"))
     resume(tmp_path / "run")
     assert_same_run(tmp_path / "run", tmp_path / "whole")
 
 
 def test_a_second_ctrl_c_does_not_wait():
-    from tcpvit.training.interrupt import Interruption
+    from tcpvit.training.interrupt import StopSignal
 
     before = signal.getsignal(signal.SIGINT)  # ignored, if the tests run in the background of a shell
-    with Interruption() as interruption:
+    with StopSignal() as stop_signal:
         os.kill(os.getpid(), signal.SIGINT)
-        assert interruption.name == "Ctrl-C"
+        assert stop_signal.name == "Ctrl-C"
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is before

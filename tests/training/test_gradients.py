@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_loop import Listener
+from test_trainer import Listener
 
 import tcpvit
 from tcpvit.training import resume, train

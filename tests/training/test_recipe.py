@@ -75,9 +75,9 @@ def test_every_key_can_be_overridden_with_its_own_value(key):
     ("word", "sentence"),
     [
         ("optimiser.lr=1", "a recipe has no key 'optimiser.lr'; did you mean 'optimizer.lr'?"),
-        ("lr=1", "a recipe has no key 'lr'; did you mean 'optimizer.lr'?"),
+        ("lrr=1", "a recipe has no key 'lrr'; did you mean 'optimizer.lr'?"),
         ("epoch=1", "a recipe has no key 'epoch'; did you mean 'schedule.epochs'?"),
-        ("qqq=1", "a recipe has no key 'qqq'; known: model.name, model.options, data.name"),
+        ("qqq=1", "a recipe has no key 'qqq'; `tcpvit train --keys` lists them"),
         ("optimizer=1", "a recipe has no key 'optimizer'"),
         ("optimizer.lr", "an override is KEY=VALUE, as optimizer.lr=0.003, got 'optimizer.lr'"),
         ("optimizer.lr=fast", "optimizer.lr should be a number, got 'fast'"),

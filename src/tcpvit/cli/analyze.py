@@ -1,24 +1,20 @@
-"""The verbs `tcpvit analyze` and `tcpvit models`."""
+"""`tcpvit analyze`: parameters, FLOPs and memory of models."""
 
 from __future__ import annotations
 
-from contextlib import suppress
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from tcpvit.analysis.options import parse_options
 from tcpvit.analysis.paper_tables import theory_tables
-from tcpvit.analysis.parameters import count_parameters
-from tcpvit.analysis.predict import predict_parameters
 from tcpvit.analysis.report import analyze_model, encoder_of, report_tables
 from tcpvit.analysis.theory import EncoderShape, ratio_curves
-from tcpvit.errors import did_you_mean
+from tcpvit.cli.show import show
 from tcpvit.models.config import ViTConfig, without_tcp_options
-from tcpvit.models.registry import create_model, list_models, model_config, twin_name
-from tcpvit.models.segmenter import SegmenterConfig
-from tcpvit.models.zoo import list_pretrained
-from tcpvit.tables import Ratio, Table, show
+from tcpvit.models.registry import create_model, model_config
+from tcpvit.overrides import find_key, nested, parse
+from tcpvit.tables import Table
+from tcpvit.typed import typed_fields
 
 
 def analyze(
@@ -93,70 +89,22 @@ def analyze(
     return tables
 
 
-def models(pattern: str = "*", *, json: bool = False, markdown: bool = False, latex: bool = False) -> Table:
-    """The models there are, with their size and the ratio to their twin.
-
-    Args:
-        pattern: show only the names that match this wildcard.
-        json: print JSON.
-        markdown: print Markdown.
-        latex: print LaTeX (booktabs).
-
-    Examples:
-        tcpvit models
-        tcpvit models 'tcp_*'
-        tcpvit models '*_tiny_*' --json
-    """
-    names = list_models(pattern)
-    if not names:
-        raise ValueError(f"no model matches {pattern!r}{did_you_mean(pattern, list_models())}")
-    columns = ["model", "image", "patch", "d", "C", "depth", "heads", "parameters", "of its Std twin"]
-    table = Table("models", "Models", columns)
-    for name in names:
-        table.add(*_line(name))
-    table.notes.append("d is the width of a slice, C the tube length, heads are counted in each slice.")
-    with_weights = [name for name in names if name in list_pretrained()]
-    if with_weights:
-        table.notes.append(f"With trained weights, for `tcpvit predict` and `tcpvit eval`: {', '.join(with_weights)}.")
-    show([table], json=json, markdown=markdown, latex=latex)
-    return table
-
-
-def _line(name: str) -> list[Any]:
-    config = model_config(name)
-    encoder, size, twin = encoder_of(config), _size(name), _std_twin(name)
-    height, width = config.image_shape
-    image = f"{config.in_chans}×{height}×{width}"
-    heads = encoder.num_heads  # of a Swin, for each stage
-    heads = ", ".join(map(str, heads)) if isinstance(heads, tuple) else heads
-    shape = [encoder.patch_size, encoder.d, encoder.tube_length, encoder.depth, heads]
-    return [name, image, *shape, size, Ratio(size / _size(twin)) if twin else None]
-
-
-def _std_twin(name: str) -> str | None:
-    """The Std twin of a TCP model, if it has one."""
-    if model_config(name).kind == "tcp":
-        with suppress(ValueError):
-            return twin_name(name)
-    return None
-
-
-def _size(name: str) -> int:
-    """Parameters, without building the model where a formula has them."""
-    config = model_config(name)
-    known = isinstance(config, ViTConfig | SegmenterConfig)
-    return predict_parameters(config) if known else count_parameters(create_model(name))
-
-
-def _with_options(names: list[str], texts: list[str]) -> list[tuple[str, dict[str, Any]]]:
+def _with_options(names: list[str], words: list[str]) -> list[tuple[str, dict[str, Any]]]:
     """Each name with its options: those of TCP models go to the TCP models, if there are any."""
     configs = [model_config(name) for name in names]
     any_tcp = any(config.kind == "tcp" for config in configs)
     chosen = []
     for name, config in zip(names, configs, strict=True):
-        options = parse_options(texts, type(config))
+        options = _options_of(name, config, words)
         chosen.append((name, without_tcp_options(options) if config.kind == "std" and any_tcp else options))
     return chosen
+
+
+def _options_of(name: str, config: Any, words: list[str]) -> dict[str, Any]:
+    """KEY=VALUE words as options of the model, which in a recipe are model.options.KEY."""
+    known = [field.name for field in fields(config)]
+    pairs = [(find_key(key.removeprefix("model.options."), known, name), value) for key, value in parse(words)]
+    return typed_fields(nested(pairs), type(config), "model.options")
 
 
 def _shape(chosen: list[tuple[str, dict[str, Any]]]) -> EncoderShape:

@@ -7,8 +7,9 @@ import sys
 from dataclasses import asdict
 
 from tcpvit.analysis.bench import PEERS, PRECISIONS, SHAPES, STD, Timed, build, builders, missing_peers, time_models
+from tcpvit.cli.show import show
 from tcpvit.errors import did_you_mean
-from tcpvit.tables import Bytes, Ratio, Table, show
+from tcpvit.tables import Bytes, Ratio, Table
 
 
 def bench(

@@ -4,29 +4,21 @@ from __future__ import annotations
 
 import json as json_module
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
-
 from tcpvit.cli.progress import display_for
+from tcpvit.cli.show import show
 from tcpvit.data.contact_sheet import contact_sheet
 from tcpvit.data.files import FileCheck
 from tcpvit.data.files import data_root as resolve_root
 from tcpvit.data.folder import describe
-from tcpvit.data.registry import (
-    BUILT_IN,
-    FOLDER,
-    SOURCES,
-    download_dataset,
-    find_dataset,
-    get_source,
-    load_dataset,
-    typed_options,
-)
-from tcpvit.tables import Bytes, Table, show
-
-OPTION = "data.options."
+from tcpvit.data.registry import BUILT_IN, FOLDER, SOURCES, download_dataset, find_dataset, get_source
+from tcpvit.tables import Bytes, Table
+from tcpvit.training import Recipe
+from tcpvit.training.build import load_splits
+from tcpvit.training.recipe import DataRecipe
 
 
 def data(
@@ -52,7 +44,8 @@ def data(
         part: the part that `show` draws from.
         task: of digits-on-photos, classification or segmentation.
         level: of digits-on-photos, easy or hard.
-        set: data.options.KEY=VALUE, an option of the set for `show` and `check`, as in training; may be repeated.
+        set: KEY=VALUE, a data key of a recipe for `show` and `check`, as in training, or an option of the set; may be
+            repeated.
         extra: download SVHN's 1.3 GB of extra digits too.
         json: print JSON instead of a table.
 
@@ -67,13 +60,12 @@ def data(
     if action == "list":
         return _list(data_root, json)
     if not name:
-        raise ValueError(f"which set should be treated? For example: tcpvit data {action} {BUILT_IN}")
+        raise ValueError(f"which set do you mean? Name one, as `tcpvit data {action} {BUILT_IN}`")
     if action == "download":
         return _download(name, data_root, extra, json)
     if action == "check":
-        return _check(name, data_root, typed_options(name, _parsed(set)), json)
-    options = typed_options(name, _parsed(set)) | {k: v for k, v in {"task": task, "level": level}.items() if v}
-    return _show(name, data_root, part, out, options, json)
+        return _check(_data_recipe(name, data_root, {}, set), json)
+    return _show(_data_recipe(name, data_root, {"task": task, "level": level}, set), part, out, json)
 
 
 def _list(root: str, json: bool) -> Table:
@@ -101,57 +93,53 @@ def _download(name: str, root: str, extra: bool, json: bool) -> dict[str, str]:
     return result
 
 
-def _parsed(words: Sequence[str]) -> dict[str, Any]:
-    """`data.options.KEY=VALUE` as `tcpvit train --set` takes them."""
-    options = {}
-    for word in words:
-        key, equals, value = word.partition("=")
-        if not equals or not key.startswith(OPTION):
-            raise ValueError(f"an option of the set is {OPTION}KEY=VALUE, got {word!r}")
-        try:
-            options[key.removeprefix(OPTION).strip()] = yaml.safe_load(value)
-        except yaml.YAMLError:
-            raise ValueError(f"{value!r} is no valid YAML value, in {word!r}") from None
-    return options
+def _data_recipe(name: str, root: str, options: dict[str, str], words: Sequence[str]) -> DataRecipe:
+    """The data keys of a recipe, as `tcpvit train --set` takes them; `options` are those that were given by name."""
+    plain = Recipe(data=DataRecipe(name=name, root=root or None))
+    given = [f"data.options.{key}={value}" for key, value in options.items() if value]
+    for word, (key, _) in zip(words, plain.resolve(words), strict=True):
+        if not key.startswith("data."):
+            raise ValueError(f"a set can be looked at with other data.* keys, got {word!r}")
+    return plain.override([*given, *words]).data
 
 
-def _check(name: str, root: str, options: dict[str, Any], json: bool) -> list[FileCheck]:
-    checks = _check_folder(name, options) if name.startswith(FOLDER) else _check_source(name, root)
-    table = Table("check", f"Check of {name}", ["file", "good", "found"])
+def _check(data: DataRecipe, json: bool) -> list[FileCheck]:
+    checks = _check_folder(data) if data.name.startswith(FOLDER) else _check_source(data.name, data.root)
+    table = Table("check", f"Check of {data.name}", ["file", "good", "found"])
     for check in checks:
         table.add(check.file, check.ok, check.detail)
     show([table], json=json)
     if bad := sum(not check.ok for check in checks):
-        raise ValueError(f"{bad} of {len(checks)} checks of {name} failed")
+        raise ValueError(f"{bad} of {len(checks)} checks of {data.name} failed")
     return checks
 
 
-def _check_source(name: str, root: str) -> list[FileCheck]:
+def _check_source(name: str, root: str | None) -> list[FileCheck]:
     if name == BUILT_IN:
         raise ValueError(f"{name} is made on the spot; there is nothing to check")
-    return get_source(name).check(find_dataset(name, root or None))
+    return get_source(name).check(find_dataset(name, root))
 
 
-def _check_folder(name: str, options: dict[str, Any]) -> list[FileCheck]:
+def _check_folder(data: DataRecipe) -> list[FileCheck]:
     """Read every image, and name those that cannot be used."""
     progress = display_for(json=True)
-    forced = {"on_bad": "skip", "image_size": 32, "stream": False, "progress": progress}
-    splits = load_dataset(name, **options | forced)
+    options = {**data.options, "on_bad": "skip", "stream": False}
+    splits = load_splits(replace(data, image_size=32, options=options), progress)
     counts = [
         FileCheck(part, True, f"{len(images):,} images, {images.task} in {len(images.classes)} classes")
         for part, images in splits.parts().items()
     ]
-    about = describe(Path(name[len(FOLDER) :]).expanduser(), options.get("bands", "all"), progress)
+    about = describe(Path(data.name[len(FOLDER) :]).expanduser(), options.get("bands", "all"), progress)
     facts = [FileCheck(what, True, found) for what, found in about.items()]
     return [*counts, *facts, *(FileCheck("bad files", False, note) for note in splits.notes)]
 
 
-def _show(name: str, root: str, part: str, out: str, options: dict[str, Any], json: bool) -> str:
-    splits = load_dataset(name, root or None, **options)
+def _show(data: DataRecipe, part: str, out: str, json: bool) -> str:
+    splits = load_splits(data)
     images = {"train": splits.train, "val": splits.val, "test": splits.test}[part]
-    path = out or f"{Path(name.removeprefix(FOLDER)).name}.png"
+    path = out or f"{Path(data.name.removeprefix(FOLDER)).name}.png"
     contact_sheet(images).save(path, optimize=True)
-    result = {"name": name, "part": part, "images": len(images), "classes": images.classes, "sheet": path}
+    result = {"name": data.name, "part": part, "images": len(images), "classes": images.classes, "sheet": path}
     print(json_module.dumps(result) if json else f"{len(images):,} images in {part}; some of them are in {path}")
     return path
 

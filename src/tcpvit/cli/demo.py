@@ -14,15 +14,16 @@ from rich.console import Console
 from rich.text import Text
 
 from tcpvit.cli import tour
-from tcpvit.compare.compare import compare
+from tcpvit.cli.compare import compare
+from tcpvit.cli.program import program
 from tcpvit.compare.comparison import Comparison
 from tcpvit.figures.labelled import draw_sheet
 from tcpvit.figures.style import save_figure
+from tcpvit.files import refuse_links
 from tcpvit.inference import load_model
 from tcpvit.inference.predict import Prediction, predict_files
 from tcpvit.training import load_recipe
 from tcpvit.training.build import load_splits
-from tcpvit.training.links import refuse_links
 
 KEPT, SHOWN = 24, 5  # images of the test part: kept as files, shown in the terminal
 
@@ -55,7 +56,7 @@ def demo(
     """Train a Std-ViT and its TCP twin within minutes, and compare them.
 
     Both learn real handwritten digits on photographs, which are made on the spot: nothing is downloaded. It ends in a
-    table, figures, and what to try next. Ctrl-C saves everything; the same command goes on.
+    table, figures, and what to try next. Ctrl-C saves everything; the same command resumes.
 
     Args:
         algebra: take a short tour of the algebra instead.
@@ -66,7 +67,7 @@ def demo(
     Examples:
         tcpvit demo
         tcpvit demo --algebra
-        tcpvit demo --set data.options.level=hard --overwrite
+        tcpvit demo --set level=hard --overwrite
     """
     if algebra:
         tour.demo()
@@ -111,14 +112,15 @@ def _labels(run: Path, files: list[Path]) -> list[str]:
 def next_steps(home: Path, comparison: Comparison) -> dict[str, str]:
     """Commands to copy, with what they do."""
     run, images = shlex.quote(comparison.tcp.runs[0].folder), shlex.quote(str(home / "images"))
-    return {
-        f"tcpvit predict {run} {images} --sheet labels.png": "label image files, also your own",
-        f"tcpvit eval {run} --set data.options.level=hard": "the same model on harder images than it has learned",
-        "tcpvit compare demo --set data.options.level=hard --name hard": "learn the harder ones",
-        "tcpvit analyze std_vit_cifar tcp_vit_cifar": "where the parameters and FLOPs of the two models are",
-        "tcpvit compare paper-classification --set data.name=cifar10": "the paper's experiment, for a GPU or patience",
-        "tcpvit demo --algebra": "the algebra beneath, on small numbers",
+    steps = {
+        f"predict {run} {images} --sheet labels.png": "label image files, also your own",
+        f"eval {run} --set level=hard": "the same model on harder images than it has learned",
+        "compare demo --set level=hard --name hard": "learn the harder ones",
+        "analyze std_vit_cifar tcp_vit_cifar": "where the parameters and FLOPs of the two models are",
+        "compare paper-classification --data cifar10": "the paper's experiment, for a GPU or patience",
+        "demo --algebra": "the algebra beneath, on small numbers",
     }
+    return {f"{program()} {step}": what for step, what in steps.items()}
 
 
 def _show(console: Console, answered: list[Answered]) -> None:

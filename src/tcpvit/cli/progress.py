@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 
 from rich.console import Console
@@ -10,10 +9,10 @@ from rich.progress import BarColumn, ProgressColumn, Task, TextColumn
 from rich.progress import Progress as Bar
 from rich.text import Text
 
-from tcpvit.progress import Progress, RunSummary
+from tcpvit.cli.program import pasteable, tell
+from tcpvit.progress import Progress, Row, RunSummary, State
 from tcpvit.tables import duration, percent
 from tcpvit.training.metrics import LABELS
-from tcpvit.training.state import Row, State
 
 BEST = "★"
 
@@ -23,7 +22,7 @@ class MessagesOnly(Progress):
 
     def message(self, text: str) -> None:
         """As the errors of the command line are shown."""
-        print(f"tcpvit: {text}", file=sys.stderr, flush=True)
+        tell(text)
 
 
 class LineProgress(MessagesOnly):
@@ -63,16 +62,7 @@ class LineProgress(MessagesOnly):
 class LiveProgress(LineProgress):
     """A table that grows by a row for each epoch, above a bar that moves with each step."""
 
-    def __init__(self, console: Console):
-        super().__init__(console)
-        self.bar = Bar(
-            BarColumn(bar_width=max(5, min(30, console.width - 62)), complete_style="cyan", finished_style="cyan"),
-            TextColumn("{task.fields[shown]}"),
-            _Left(self),
-            console=console,
-            transient=True,
-            refresh_per_second=8,
-        )
+    bar: Bar | None = None  # of the run under way
 
     def _head(self) -> None:
         self.console.print()
@@ -81,8 +71,16 @@ class LiveProgress(LineProgress):
             self.console.print(Text.assemble((f"{name:<8}", "dim"), fact))
         self.console.print()
         self.has_columns = False
-        total = self.summary.epochs * self.summary.batches
-        self.task = self.bar.add_task("", total=total, shown="")
+        width = max(5, min(30, self.console.width - 62))
+        self.bar = Bar(
+            BarColumn(bar_width=width, complete_style="cyan", finished_style="cyan"),
+            TextColumn("{task.fields[shown]}"),
+            _Left(self),
+            console=self.console,
+            transient=True,
+            refresh_per_second=8,
+        )
+        self.task = self.bar.add_task("", total=self.summary.epochs * self.summary.batches, shown="")
         self.bar.start()
 
     def step(self, state: State) -> None:
@@ -92,7 +90,8 @@ class LiveProgress(LineProgress):
             f"epoch [bold]{state.epoch + 1}[/]/{self.summary.epochs}  loss [bold]{state.mean('loss'):.3f}[/]  "
             f"acc [bold]{100 * state.mean('hits'):.1f} %[/]  [dim]{state.images_per_second:,.0f} img/s[/]"
         )
-        self.bar.update(self.task, completed=state.step, shown=shown)
+        if self.bar:
+            self.bar.update(self.task, completed=state.step, shown=shown)
 
     def epoch(self, row: Row, is_best: bool) -> None:
         """A row of the table."""
@@ -108,12 +107,14 @@ class LiveProgress(LineProgress):
 
     def message(self, text: str) -> None:
         """Above the bar."""
-        self.console.print(Text(text, style="yellow"))
+        self.console.print(Text(pasteable(text), style="yellow"))
 
     def stop(self) -> None:
         """Take the bar away."""
-        self.bar.stop()
-        self.console.print()
+        if self.bar:
+            self.bar.stop()
+            self.bar = None
+            self.console.print()
 
 
 class Clock:

@@ -9,10 +9,11 @@ from pathlib import Path
 import torch
 
 from tcpvit.cli.progress import display_for
+from tcpvit.cli.show import show
 from tcpvit.compare import classification, segmentation
 from tcpvit.compare.study import Places, Planned, Study, choose, work
 from tcpvit.errors import did_you_mean
-from tcpvit.tables import Table, show
+from tcpvit.tables import Table
 
 STUDIES = {study.name: study for study in (classification.STUDY, segmentation.STUDY)}
 

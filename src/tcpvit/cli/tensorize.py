@@ -4,33 +4,32 @@ from __future__ import annotations
 
 import copy
 import json as json_module
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-import yaml
 from torch import nn
 
 from tcpvit.cli.progress import display_for
+from tcpvit.cli.show import show
 from tcpvit.data import Splits
+from tcpvit.files import refuse_links, write_json
 from tcpvit.inference import LoadedModel, load_model
 from tcpvit.models import list_models, save_pretrained
 from tcpvit.models.pretrained import CONFIG, WEIGHTS
-from tcpvit.tables import Table, Written, percent, show
+from tcpvit.overrides import parse
+from tcpvit.tables import Table, Written, percent
 from tcpvit.tensorize.config import make_config
 from tcpvit.tensorize.convert import tensorize_
-from tcpvit.tensorize.distill import check_labels, check_same
-from tcpvit.tensorize.distill import distill as distil
 from tcpvit.tensorize.origin import build, preparation
 from tcpvit.tensorize.report import Report
 from tcpvit.training import Recipe, evaluate
 from tcpvit.training.build import build_batches, find_device, load_splits
-from tcpvit.training.checkpoint import write_atomically
-from tcpvit.training.export import PREPROCESSING
-from tcpvit.training.links import refuse_links
-from tcpvit.training.run import RunFolder
+from tcpvit.training.distill import check_distilled, check_labels
+from tcpvit.training.distill import distill as distil
+from tcpvit.training.folder import RunFolder
+from tcpvit.training.preprocessing import PREPROCESSING
 from tcpvit.training.tasks import task_for
 
 
@@ -98,7 +97,7 @@ def tensorize(
         raise ValueError("--distill trains the model, which takes a folder to keep it in; add --out FOLDER")
     if set and distill is None:
         raise ValueError("--set changes the recipe of the distillation; add --distill DATASET")
-    options = _options(option)
+    options = dict(parse(option))
     recipe = Recipe(data=replace(Recipe().data, name=distill or Recipe().data.name)).override(set)
     about = {"original": model, "options": options, **config.to_dict()}
     splits = None
@@ -137,24 +136,10 @@ def tensorize(
     return report
 
 
-def _options(words: Sequence[str]) -> dict[str, Any]:
-    """KEY=VALUE words, with values as YAML reads them."""
-    options: dict[str, Any] = {}
-    for word in words:
-        key, equals, value = word.partition("=")
-        if not equals:
-            raise ValueError(f"--option is KEY=VALUE, as pretrained=true, got {word!r}")
-        try:
-            options[key] = yaml.safe_load(value)
-        except yaml.YAMLError as error:
-            raise ValueError(f"--option {key} should be a value as YAML writes it, got {value!r}") from error
-    return options
-
-
 def _images(recipe: Recipe, out: Path, about: dict[str, Any], overwrite: bool) -> Splits:
     """The images to learn from; what can be wrong is said before the conversion, which may take minutes."""
     if not overwrite:
-        check_same(out, recipe, about)
+        check_distilled(out, recipe, about)
     find_device(recipe)
     splits = load_splits(recipe.data)
     check_labels(splits)
@@ -187,7 +172,7 @@ def _save(trained: LoadedModel, out: Path) -> None:
     if trained.preprocessing is None:
         (out / PREPROCESSING).unlink(missing_ok=True)
     else:
-        write_atomically(out / PREPROCESSING, (json_module.dumps(trained.preprocessing, indent=2) + "\n").encode())
+        write_json(out / PREPROCESSING, trained.preprocessing)
 
 
 def _win_back(

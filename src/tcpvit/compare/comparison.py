@@ -19,11 +19,11 @@ from tcpvit.figures.bars import draw_parameter_bars
 from tcpvit.figures.confusion import draw_confusions
 from tcpvit.figures.curves import draw_curves
 from tcpvit.figures.style import save_figure
+from tcpvit.files import read_json, write_atomically
 from tcpvit.inference import load_model
 from tcpvit.tables import Ratio, Table, Written, duration
-from tcpvit.training.checkpoint import write_atomically
+from tcpvit.training.folder import RunFolder
 from tcpvit.training.metrics import LABELS
-from tcpvit.training.run import RunFolder, read_json
 
 # The bars gather the components of `count_parameters` under these names; others stand for themselves.
 GROUPS = dict.fromkeys(("patch_embed", "cls_token", "pos_embed"), "embeddings and tokens")

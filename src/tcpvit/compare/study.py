@@ -18,11 +18,11 @@ from tcpvit.compare.compare import check_same, train_once
 from tcpvit.data.registry import SOURCES, find_dataset
 from tcpvit.errors import did_you_mean
 from tcpvit.figures.style import save_figure
+from tcpvit.files import read_json, write_atomically
 from tcpvit.progress import Progress
 from tcpvit.tables import Table, render
 from tcpvit.training import Recipe, load_recipe
-from tcpvit.training.checkpoint import write_atomically
-from tcpvit.training.run import Busy, RunFolder, read_json
+from tcpvit.training.folder import Busy, RunFolder
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

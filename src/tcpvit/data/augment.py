@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
+from typing import Annotated
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from typing_extensions import Doc
 
 from tcpvit.data.image_set import IGNORE
 from tcpvit.data.mixing import box_mask, mix
@@ -32,15 +34,21 @@ class Augment:
     The paper's classification recipe is `Augment(shift=4, flip=0.5)`.
     """
 
-    shift: int = 0  # move by up to this many pixels, "random crop with padding"; black (masks: ignored) comes in
-    flip: float = 0.0  # probability of mirroring left and right
-    zoom: float = 1.0  # "random resized crop": the smallest share of the area that is kept; 1 keeps it all
-    colour: float = 0.0  # brightness, contrast and saturation change by factors in [1 - colour, 1 + colour]
-    randaugment: int = 0  # how many operations of RandAugment; needs torchvision
-    magnitude: int = 9  # of RandAugment, 0 to 30
-    erase: float = 0.0  # probability of blanking a rectangle of 2 % to 33 % of the image
-    mixup: float = 0.0  # α of the Beta distribution; 0 is off
-    cutmix: float = 0.0  # likewise; with both on, each pair of images takes one of the two
+    shift: Annotated[
+        int, Doc('move by up to this many pixels, "random crop with padding"; black (masks: ignored) comes in')
+    ] = 0
+    flip: Annotated[float, Doc("probability of mirroring left and right")] = 0.0
+    zoom: Annotated[
+        float, Doc('"random resized crop": the smallest share of the area that is kept; 1 keeps it all')
+    ] = 1.0
+    colour: Annotated[
+        float, Doc("brightness, contrast and saturation change by factors in [1 - colour, 1 + colour]")
+    ] = 0.0
+    randaugment: Annotated[int, Doc("how many operations of RandAugment; needs torchvision")] = 0
+    magnitude: Annotated[int, Doc("of RandAugment, 0 to 30")] = 9
+    erase: Annotated[float, Doc("probability of blanking a rectangle of 2 % to 33 % of the image")] = 0.0
+    mixup: Annotated[float, Doc("α of the Beta distribution of mixup; 0: off")] = 0.0
+    cutmix: Annotated[float, Doc("likewise; with both on, each pair of images takes one of the two")] = 0.0
 
     def __post_init__(self) -> None:
         ranges = {"flip": 1, "colour": 1, "erase": 1, "zoom": 1, "magnitude": 30}

@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tcpvit.files import write_atomically
+
 IGNORE = 255  # the value of a mask's pixels that no loss and no metric counts
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 # The value that counts as 1 in the mean and the deviation of a set; float images are taken as they are.
@@ -176,7 +178,7 @@ class Splits:
 
     def save_indices(self, path: str | Path) -> None:
         """Write `indices()` as JSON, to keep with a run."""
-        Path(path).write_text(json.dumps(self.indices()) + "\n", encoding="utf-8")
+        write_atomically(Path(path), f"{json.dumps(self.indices())}\n".encode())
 
 
 def concatenate(sets: Sequence[ImageSet], source: str) -> ImageSet:

@@ -83,9 +83,26 @@ def typed_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Options from YAML or the command line as `load_dataset` declares them for this set; others are left to it."""
     if "progress" in options:
         raise ValueError(f"{name} has no option 'progress'")
-    own = digits_on_photos.load if name == BUILT_IN else folder.load if name.startswith(FOLDER) else None
-    hints = get_type_hints(load_dataset) | get_type_hints(own or get_source(name).load)
+    hints = get_type_hints(load_dataset) | get_type_hints(_loader(name))
     return {k: typed(v, hints[k], f"data.options.{k}") if k in hints else v for k, v in options.items()}
+
+
+def option_names(name: str) -> list[str]:
+    """What `load_dataset` may be told about this set; nothing for one that is not known.
+
+    >>> "level" in option_names("digits-on-photos"), option_names("cifar11")
+    (True, [])
+    """
+    if name not in (BUILT_IN, *SOURCES) and not name.startswith(FOLDER):
+        return []
+    names = {**inspect.signature(load_dataset).parameters, **inspect.signature(_loader(name)).parameters}
+    return [option for option in names if option not in ("name", "root", "folder", "options", "progress")]
+
+
+def _loader(name: str) -> Callable[..., Splits]:
+    if name == BUILT_IN:
+        return digits_on_photos.load
+    return folder.load if name.startswith(FOLDER) else get_source(name).load
 
 
 def get_source(name: str) -> Source:

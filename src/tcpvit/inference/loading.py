@@ -19,9 +19,9 @@ from tcpvit.models.pretrained import CONFIG, WEIGHTS, Pretrained, load_weights
 from tcpvit.models.segmenter import SegmenterConfig
 from tcpvit.models.zoo import RECIPE, pretrained_folder
 from tcpvit.training.evaluation import unwrapped
-from tcpvit.training.export import fit_of, read_preprocessing
+from tcpvit.training.folder import RunFolder
+from tcpvit.training.preprocessing import default_fit, read_preprocessing
 from tcpvit.training.recipe import Recipe, load_recipe
-from tcpvit.training.run import RunFolder
 
 Weights = Literal["best", "last"]
 
@@ -57,7 +57,7 @@ class LoadedModel:
     def fit(self) -> Fit:
         """How images of any shape become the model's, if nothing else is asked for: as in its training."""
         about = self.preparation()
-        return about.get("fit") or fit_of(self.recipe.data if self.recipe else None, about["task"])
+        return about.get("fit") or default_fit(self.recipe.data if self.recipe else None, about["task"])
 
     @property
     def dtype(self) -> torch.dtype:

@@ -20,10 +20,10 @@ from tcpvit.data.decode import as_colour, read_pixels
 from tcpvit.data.image_set import IGNORE, PIXEL_SCALE
 from tcpvit.data.images import Fit, OnBad, check_kind, list_bad, resize_pixels
 from tcpvit.figures.masks import overlay, palette
+from tcpvit.files import write_inside
 from tcpvit.inference.loading import LoadedModel
 from tcpvit.progress import Progress
 from tcpvit.training.build import find_device
-from tcpvit.training.links import write_inside
 from tcpvit.training.recipe import Recipe
 
 LONGEST = 8  # times the size of the training: the longer side of what the model sees

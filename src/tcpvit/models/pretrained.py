@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from tcpvit.errors import did_you_mean
+from tcpvit.files import write_atomically, write_json
 from tcpvit.layers.groups import undecayed_names
 from tcpvit.layers.linear import TubalLinear
 
@@ -63,8 +64,8 @@ class Pretrained(ModelHubMixin, library_name="tcpvit", license="apache-2.0", tag
             return
         weights = {name: tensor.contiguous() for name, tensor in self.state_dict().items()}
         content = {"library": "tcpvit", "architecture": type(self).__name__, "options": self.config.to_dict()}
-        (save_directory / WEIGHTS).write_bytes(save(weights, {"format": "pt"}))  # a full disk is an OSError here
-        (save_directory / CONFIG).write_text(json.dumps(content, indent=2) + "\n")
+        write_atomically(save_directory / WEIGHTS, save(weights, {"format": "pt"}))
+        write_json(save_directory / CONFIG, content)
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: str | Path, **download: Any) -> Any:

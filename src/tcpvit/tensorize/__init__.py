@@ -11,11 +11,11 @@
 import tcpvit.tensorize.saving  # noqa: F401  # registers how converted models are saved and loaded
 from tcpvit.tensorize.config import EncoderConfig, TensorizeConfig
 from tcpvit.tensorize.convert import materialize_, tensorize_, to_dense_
-from tcpvit.tensorize.distill import distill
 from tcpvit.tensorize.drop_ins import TubalConv1D, TubalMultiheadAttention, TubalPatchConv2d
 from tcpvit.tensorize.flops import faster_dense
 from tcpvit.tensorize.origin import build
 from tcpvit.tensorize.report import LayerRow, Report
+from tcpvit.training.distill import distill
 
 __all__ = [
     "EncoderConfig",

@@ -138,6 +138,8 @@ class HatEncoder(nn.Module):
     their own, and so flat tokens in the spatial domain from each.
     """
 
+    replaces_blocks = True  # for distillation, which compares its output with that of the last block
+
     def __init__(self, blocks: list[HatBlock], transform: HatTransform):
         super().__init__()
         self.transform, self.depth = transform, len(blocks)

@@ -12,6 +12,7 @@ from safetensors.torch import save as save_bytes
 from torch import Tensor, nn
 
 from tcpvit.algebra.transforms import LearnedTransform
+from tcpvit.files import write_atomically
 from tcpvit.layers.linear import TubalLinear
 from tcpvit.models.pretrained import (
     CONFIG,
@@ -46,8 +47,8 @@ def save(model: nn.Module, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps(content, indent=2)
     weights = {name: tensor.contiguous() for name, tensor in _once(model).items()}
-    (folder / WEIGHTS).write_bytes(save_bytes(weights, {"format": "pt"}))  # a full disk is an OSError here
-    (folder / CONFIG).write_text(text + "\n")
+    write_atomically(folder / WEIGHTS, save_bytes(weights, {"format": "pt"}))
+    write_atomically(folder / CONFIG, f"{text}\n".encode())
 
 
 def load(options: dict[str, Any], weights: Path, model: nn.Module | None = None) -> nn.Module:

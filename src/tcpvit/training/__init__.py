@@ -1,4 +1,4 @@
-"""Training: recipes, the loop, checkpoints that survive a kill, metrics (paper, Section 5).
+"""Training: recipes, the loop, distillation, checkpoints that survive a kill, metrics (paper, Section 5).
 
 >>> from tcpvit.training import load_recipe, train
 >>> recipe = load_recipe("demo", ["schedule.epochs=3"])
@@ -6,12 +6,13 @@
 >>> result.test["top1"]  # doctest: +SKIP
 """
 
-from tcpvit.training.engine import Result, resume, train
+from tcpvit.training.distill import distill
 from tcpvit.training.evaluation import evaluate
-from tcpvit.training.loop import NonFiniteLoss
 from tcpvit.training.metrics import ClassificationMetrics, SegmentationMetrics
 from tcpvit.training.recipe import Recipe, list_recipes, load_recipe
+from tcpvit.training.run import Result, resume, train
 from tcpvit.training.tasks import Classification, Segmentation
+from tcpvit.training.trainer import NonFiniteLoss
 
 __all__ = [
     "Classification",
@@ -21,6 +22,7 @@ __all__ = [
     "Result",
     "Segmentation",
     "SegmentationMetrics",
+    "distill",
     "evaluate",
     "list_recipes",
     "load_recipe",

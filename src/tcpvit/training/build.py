@@ -1,10 +1,9 @@
-"""From a recipe to its data, model and loaders, with every misfit said before the first step."""
+"""From a recipe to its data, model and loaders; what does not fit is an error before the first step."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import is_dataclass
-from typing import Any, TypeGuard, cast, get_type_hints
+from typing import Any, TypeGuard
 
 import torch
 from torch import nn
@@ -14,33 +13,35 @@ from tcpvit.data import IGNORE, Batches, Images, ImageSet, Splits, load_dataset
 from tcpvit.data.mask_classes import MASK_VALUES_HINT
 from tcpvit.data.registry import typed_options as typed_data_options
 from tcpvit.models import SegmenterConfig, create_model, model_config
+from tcpvit.progress import Progress
+from tcpvit.training.finetune import start_from
 from tcpvit.training.recipe import DataRecipe, Recipe
-from tcpvit.typed import typed
+from tcpvit.typed import typed_fields
 
-LOOKED_AT = 10_000  # images that a data-driven transform is computed from
+TRANSFORM_IMAGES = 10_000  # images that a data-driven transform is computed from
 
 
-def load_splits(data: DataRecipe) -> Splits:
+def load_splits(data: DataRecipe, progress: Progress | None = None) -> Splits:
     """The parts of the recipe's set."""
     for key in ("name", "root", "image_size"):
         if key in data.options:
             raise ValueError(f"data.options.{key} should be data.{key}")
     options = typed_data_options(data.name, data.options)
-    return load_dataset(data.name, data.root, image_size=data.image_size, **options)
+    return load_dataset(data.name, data.root, image_size=data.image_size, progress=progress, **options)
 
 
 def check_masks(splits: Splits) -> None:
-    """Training and validation have a pixel that counts, as far as their masks are in memory."""
+    """Raise if no pixel of the training or validation masks counts, as far as these are in memory."""
     for part in (splits.train, splits.val):
         if _has_masks(part) and not (part.targets != IGNORE).any():
             renaming = f", or {MASK_VALUES_HINT}" if splits.name.startswith("folder:") else ""
             raise ValueError(
                 f"every pixel of the masks of {part.source} is {IGNORE}, which is ignored, so that nothing can be "
-                f"learned from them or measured on them; repair them{renaming}"
+                f"learned from them or measured on them; correct them{renaming}"
             )
 
 
-def note_absent(train: Images) -> tuple[str, ...]:
+def missing_classes(train: Images) -> tuple[str, ...]:
     """A note if a class is in no training mask that is in memory, as where the list of classes is a wrong one."""
     if not _has_masks(train):
         return ()
@@ -59,8 +60,8 @@ def _has_masks(part: Images) -> TypeGuard[ImageSet]:
 
 
 def build_model(recipe: Recipe, train: Images) -> nn.Module:
-    """The recipe's model for the classes and images of `train`, with weights drawn by the recipe's seed."""
-    options = typed_options(recipe.model.options, type(model_config(recipe.model.name)), "model.options")
+    """The recipe's model for the classes and images of `train`, weights drawn by its seed or pretrained."""
+    options = typed_fields(recipe.model.options, type(model_config(recipe.model.name)), "model.options")
     options = _with_channels(options, recipe.model.name, train)
     config = model_config(recipe.model.name, **options)
     classes = options.setdefault("num_classes", len(train.classes))
@@ -71,7 +72,10 @@ def build_model(recipe: Recipe, train: Images) -> nn.Module:
     check_fit(recipe.model.name, config, train)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)
-        return create_model(recipe.model.name, **_with_transforms(options, train, config.tube_length))
+        model: nn.Module = create_model(recipe.model.name, **_with_transforms(options, train, config.tube_length))
+    if recipe.model.pretrained:
+        start_from(model, recipe.model.name, recipe.model.pretrained)
+    return model
 
 
 def _with_channels(options: dict[str, Any], name: str, train: Images) -> dict[str, Any]:
@@ -83,20 +87,6 @@ def _with_channels(options: dict[str, Any], name: str, train: Images) -> dict[st
     if isinstance(config, SegmenterConfig):
         return options | {"backbone": {"in_chans": channels} | dict(options.get("backbone", {}))}
     return {"in_chans": channels} | options
-
-
-def typed_options(options: Mapping[str, Any], config: type, key: str) -> dict[str, Any]:
-    """Options as the fields of `config` declare them; one that it lacks is left for it to refuse."""
-    hints = get_type_hints(config)
-    found = {}
-    for name, value in options.items():
-        hint = hints.get(name, Any)
-        if isinstance(value, Mapping) and is_dataclass(hint):
-            found[name] = typed_options(value, cast(type, hint), f"{key}.{name}")
-        else:
-            free = hint is Any or is_dataclass(hint) or name == "coupling"  # which may be written in several ways
-            found[name] = value if free else typed(value, hint, f"{key}.{name}")
-    return found
 
 
 def check_fit(name: str, config: Any, data: Images) -> None:
@@ -146,7 +136,7 @@ def data_driven_transform(train: Images, tube: int) -> algebra.Transform:
     channels = train.image_shape[0]
     if tube != channels:
         raise ValueError(f"a data-driven transform is that of the {channels} channels, but the model's tube is {tube}")
-    rows = torch.linspace(0, len(train) - 1, min(len(train), LOOKED_AT)).long()
+    rows = torch.linspace(0, len(train) - 1, min(len(train), TRANSFORM_IMAGES)).long()
     gram = torch.zeros(channels, channels, dtype=torch.float64)
     for images, _ in Batches(train.subset(rows), 500):
         pixels = images.movedim(1, -1).reshape(-1, channels).double()  # (B·H·W, C)

@@ -1,49 +1,29 @@
-"""Checkpoints: tensors and JSON in one safetensors file, written so that a kill at any moment leaves a good one.
+"""Checkpoints to resume from, and models for `from_pretrained`; a kill at any moment leaves a good one.
 
-A file is written under a temporary name, flushed to the disk and renamed; its metadata hold a SHA-256 of everything in
-it. Reading one executes nothing.
+A checkpoint is one safetensors file of tensors and JSON, written atomically, with a SHA-256 of everything in it.
+Reading one executes nothing.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
-from torch import Tensor
+from torch import Tensor, nn
+
+from tcpvit.files import write_atomically, write_json
+from tcpvit.models.pretrained import WEIGHTS, Pretrained, can_save, save_pretrained
+from tcpvit.training.preprocessing import PREPROCESSING
 
 SUFFIX = ".safetensors"
-TEMPORARY = ".tmp"
 
 Content = tuple[dict[str, Tensor], dict[str, Any]]
-
-
-class WriteError(OSError):
-    """A file could not be written; what stood there before is untouched."""
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Replace `path` by `content`, whole or not at all, also when the machine stops."""
-    temporary = path.with_name(f".{path.name}{TEMPORARY}")
-    try:
-        temporary.unlink(missing_ok=True)
-        with temporary.open("xb") as file:  # made by us: what others put there, as a link, is not written through
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError as error:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise WriteError(error.errno, f"{path} could not be written ({error.strerror})") from error
-    _sync_folder(path.parent)
 
 
 def write_checkpoint(path: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
@@ -81,14 +61,15 @@ def list_checkpoints(folder: Path) -> list[Path]:
     return sorted(folder.glob(f"step-*{SUFFIX}"))
 
 
-def read_latest(folder: Path, say: Callable[[str], None]) -> Content | None:
-    """The newest checkpoint that is whole; damaged ones are named through `say` and set aside as `*.damaged`."""
+def read_latest(folder: Path, warn: Callable[[str], None]) -> Content | None:
+    """The newest intact checkpoint; damaged ones are reported through `warn` and renamed to `*.damaged`."""
     for path in reversed(list_checkpoints(folder)):
         try:
             return read_checkpoint(path)
         except ValueError as error:
             path.rename(path.with_name(f"{path.name}.damaged"))
-            say(f"{error} and set aside; {'taking the one before' if list_checkpoints(folder) else 'none is left'}")
+            rest = "using the previous one" if list_checkpoints(folder) else "no other is left"
+            warn(f"{error} and renamed to *.damaged; {rest}")
     return None
 
 
@@ -98,6 +79,20 @@ def prune(folder: Path, keep: int) -> None:
         path.unlink(missing_ok=True)
 
 
+def save_model(model: nn.Module, folder: Path, preprocessing: dict[str, Any] | None = None) -> None:
+    """Write the model into `folder`, each file atomically; of a model of another library, the weights alone."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if preprocessing is not None:
+        write_json(folder / PREPROCESSING, preprocessing)
+    if isinstance(model, Pretrained) and can_save(model):
+        model._save_pretrained(folder)  # without the model card
+    elif can_save(model):
+        save_pretrained(model, folder)
+    else:
+        weights = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+        write_atomically(folder / WEIGHTS, save(weights))
+
+
 def _digest(tensors: Mapping[str, Tensor], text: str) -> str:
     digest = hashlib.sha256(text.encode())
     for name in sorted(tensors):
@@ -105,14 +100,3 @@ def _digest(tensors: Mapping[str, Tensor], text: str) -> str:
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make a rename last through a power cut, where the system can."""
-    if os.name == "nt":
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from tcpvit.training.distributed import World
 from tcpvit.training.metrics import AnyMetrics
-from tcpvit.training.sharding import is_sharded, logits_of
+from tcpvit.training.sharding import forward_any, is_sharded
 from tcpvit.training.tasks import Task
 
 
@@ -23,7 +23,7 @@ def evaluate(
     precision: str = "float32",
     world: World | None = None,
 ) -> AnyMetrics:
-    """The metrics of `model` over all batches, those of the other processes too; it is left in the mode it was in."""
+    """The metrics of `model` over all batches, those of the other processes too; its mode stays as it was."""
     device = torch.device(device)
     metrics, was_training = task.metrics(device), model.training
     model.eval()
@@ -33,13 +33,13 @@ def evaluate(
             for images, targets in batches:
                 images, targets = images.to(device), targets.to(device)
                 with autocast(device, precision):
-                    logits = logits_of(lambda x: unwrapped(model(x)), images)
+                    logits = forward_any(lambda x: unwrapped(model(x)), images)
                 task.check_logits(logits, targets)
                 metrics.update(logits, targets, task.loss(logits, targets))
     finally:
         model.train(was_training)
     for counts in metrics.counts():
-        (world or World()).add_up(counts)
+        (world or World()).sum(counts)
     return metrics
 
 

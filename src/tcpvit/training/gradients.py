@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from tcpvit.layers import TLinear, TubalLinear
-from tcpvit.training.sharding import whole
-from tcpvit.training.state import Row
+from tcpvit.progress import Row
+from tcpvit.training.sharding import full_tensor
 
 WEIGHTS = ("weight_hat", "second_hat")  # one matrix, or as many, for each slice
 
@@ -29,7 +29,7 @@ def gradient_norms(model: nn.Module) -> Row:
         place = block_of(name)
         for weight in (getattr(module, each, None) for each in WEIGHTS):
             if weight is not None and weight.grad is not None and len(weight) >= module.tube:
-                grad = whole(weight.grad).reshape(module.tube, -1)
+                grad = full_tensor(weight.grad).reshape(module.tube, -1)
                 squares[place] = squares.get(place, torch.zeros((), device=grad.device)) + grad.square().sum(1)
     return {f"{place}:{k}": norm for place, found in squares.items() for k, norm in enumerate(found.sqrt().tolist())}
 

@@ -6,91 +6,110 @@ and written in full to the run's `config.yaml`, which is a recipe again.
 
 from __future__ import annotations
 
-import difflib
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal, cast, get_type_hints
 
 import yaml
+from typing_extensions import Doc
 
 from tcpvit.data import Augment
+from tcpvit.data.registry import option_names
 from tcpvit.errors import did_you_mean
+from tcpvit.models.registry import list_models, model_config
+from tcpvit.overrides import find_key, parse, put, unknown_key
 from tcpvit.typed import typed
 
 SHIPPED = Path(__file__).parent / "recipes"
+LISTING = "`tcpvit train --keys` lists them"
 
 
 @dataclass(frozen=True)
 class ModelRecipe:
     """Which preset, and what to change in it."""
 
-    name: str = "tcp_vit_cifar"
-    options: dict[str, Any] = field(default_factory=dict)  # of its config, as {depth: 6}; classes come from the data
+    name: Annotated[str, Doc("a preset that `tcpvit models` lists")] = "tcp_vit_cifar"
+    options: Annotated[dict[str, Any], Doc("fields of its config, as {depth: 6}; classes come from the data")] = field(
+        default_factory=dict
+    )
+    pretrained: Annotated[
+        bool | str, Doc("start from the weights that come with the package (true), or from those in this folder")
+    ] = False
 
 
 @dataclass(frozen=True)
 class DataRecipe:
     """Which images, and how many at a time."""
 
-    name: str = "digits-on-photos"  # or cifar10, svhn, stl10, oxford-pet, folder:PATH
-    root: str | None = None  # where sets lie; None: $TCPVIT_DATA, else the user's cache
-    options: dict[str, Any] = field(default_factory=dict)  # of the set, as {split: paper, seed: 1}
-    image_size: int | None = None  # resize to this; None: as the set comes
-    batch_size: int = 256  # of one optimiser step, over all processes and accumulation
-    eval_batch_size: int = 500  # of each process
-    workers: int | None = None  # processes that decode image files; None: by the machine
+    name: Annotated[str, Doc("the set: digits-on-photos, cifar10, svhn, stl10, oxford-pet or folder:PATH")] = (
+        "digits-on-photos"
+    )
+    root: Annotated[str | None, Doc("where sets lie; null: $TCPVIT_DATA, else the user's cache")] = None
+    options: Annotated[dict[str, Any], Doc("of the set, as {split: paper, seed: 1}")] = field(default_factory=dict)
+    image_size: Annotated[int | None, Doc("resize to this; null: as the set comes")] = None
+    batch_size: Annotated[int, Doc("images of one optimiser step, over all processes and accumulation")] = 256
+    eval_batch_size: Annotated[int, Doc("images that each process evaluates at a time")] = 500
+    workers: Annotated[int | None, Doc("processes that decode image files; null: by the machine")] = None
 
 
 @dataclass(frozen=True)
 class OptimizerRecipe:
     """AdamW, and what is done to the gradients before it."""
 
-    lr: float = 1e-3
-    weight_decay: float = 0.05  # not on biases, norms, tokens and positions
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
-    slice_lr_scale: float | Literal["none", "sqrt", "full"] = "none"  # of slice-wise weights: a factor, √C or C
-    clip_norm: float = 1.0  # 0: off
-    accumulate: int = 1  # a batch is computed in this many pieces, to save memory
-    label_smoothing: float = 0.0
-    ema: float = 0.0  # decay of the averaged weights that are evaluated and kept; 0: off
-    on_nonfinite: Literal["stop", "skip"] = "stop"  # what a NaN or infinite loss does to the run or to the step
+    lr: Annotated[float, Doc("the peak learning rate")] = 1e-3
+    weight_decay: Annotated[float, Doc("of AdamW; biases, norms, tokens and positions do not decay")] = 0.05
+    betas: Annotated[tuple[float, float], Doc("of AdamW: decay of the two moments")] = (0.9, 0.999)
+    eps: Annotated[float, Doc("of AdamW: added to the denominator")] = 1e-8
+    slice_lr_scale: Annotated[
+        float | Literal["none", "sqrt", "full"],
+        Doc("learning rate of slice-wise weights: a factor, sqrt (√C) or full (C)"),
+    ] = "none"
+    clip_norm: Annotated[float, Doc("largest norm of the gradient; 0: off")] = 1.0
+    accumulate: Annotated[int, Doc("micro-batches of a batch, to save memory; BatchNorm sees each alone")] = 1
+    label_smoothing: Annotated[float, Doc("share of the target that all classes get")] = 0.0
+    ema: Annotated[float, Doc("decay of the averaged weights that are evaluated and saved; 0: off")] = 0.0
+    on_nonfinite: Annotated[
+        Literal["stop", "skip"], Doc("what a NaN or infinite loss does: stop the run, or skip the step")
+    ] = "stop"
 
 
 @dataclass(frozen=True)
 class ScheduleRecipe:
     """Linear warm-up, then a cosine down to `final_lr` times the peak."""
 
-    epochs: int = 100
-    warmup_epochs: float = 0.0
-    final_lr: float = 0.0
+    epochs: Annotated[int, Doc("how often the training images are seen")] = 100
+    warmup_epochs: Annotated[float, Doc("epochs in which the learning rate rises linearly")] = 0.0
+    final_lr: Annotated[float, Doc("the end of the cosine, as a share of the peak")] = 0.0
 
 
 @dataclass(frozen=True)
 class EvaluationRecipe:
-    """When the validation part and the gradients are looked at, and when to give up."""
+    """When the validation set and the gradients are measured, and when to stop early."""
 
-    every: int = 1  # epochs
-    patience: int = 0  # stop after this many evaluations without a new best; 0: never
-    gradients: int = 0  # steps between two looks at the gradient's norm by slice; 0: off
+    every: Annotated[int, Doc("epochs between two evaluations")] = 1
+    patience: Annotated[int, Doc("stop after this many evaluations without a new best; 0: never")] = 0
+    gradients: Annotated[
+        int, Doc("steps between two records of the gradient's norm by block and slice, in gradients.csv; 0: off")
+    ] = 0
 
 
 @dataclass(frozen=True)
 class CheckpointRecipe:
-    """How often the whole state is saved, besides at the end."""
+    """How often the complete state is saved, besides at the end."""
 
-    every_epochs: int = 1
-    every_steps: int = 0  # within an epoch; 0: off
-    keep: int = 2  # at least 2, so that a damaged one has a predecessor
+    every_epochs: Annotated[int, Doc("epochs between two checkpoints")] = 1
+    every_steps: Annotated[int, Doc("steps between two checkpoints within an epoch; 0: off")] = 0
+    keep: Annotated[int, Doc("how many are kept: at least 2, so that a damaged one has a predecessor")] = 2
 
 
 @dataclass(frozen=True)
 class DistributedRecipe:
     """How the processes that torchrun started share the work; one process alone has no use for it."""
 
-    strategy: Literal["ddp", "fsdp"] = "ddp"  # the model whole on each process, or fsdp: in shards
+    strategy: Annotated[Literal["ddp", "fsdp"], Doc("the model is copied to each process (ddp) or sharded (fsdp)")] = (
+        "ddp"
+    )
 
 
 @dataclass(frozen=True)
@@ -109,10 +128,13 @@ class Recipe:
     evaluation: EvaluationRecipe = EvaluationRecipe()
     checkpoints: CheckpointRecipe = CheckpointRecipe()
     distributed: DistributedRecipe = DistributedRecipe()
-    seed: int = 0
-    device: str = "auto"  # auto, cpu, cuda, cuda:1, mps
-    precision: Literal["float32", "bfloat16", "float16"] = "float32"  # of matrix products; weights stay float32
-    compile: bool = False
+    seed: Annotated[int, Doc("of the weights, the order of the images and their augmentation")] = 0
+    device: Annotated[str, Doc("auto, cpu, cuda, cuda:1, mps")] = "auto"
+    precision: Annotated[
+        Literal["float32", "bfloat16", "float16"],
+        Doc("of matrix products, weights stay float32; float16 scales the loss and needs CUDA"),
+    ] = "float32"
+    compile: Annotated[bool, Doc("by torch.compile")] = False
 
     def __post_init__(self) -> None:
         for key, low, value in (
@@ -144,12 +166,20 @@ class Recipe:
     def override(self, words: Iterable[str]) -> Recipe:
         """This recipe with `KEY=VALUE` words applied; an unknown key is an error that names the nearest one."""
         content = self.to_dict()
-        for word in words:
-            key, equals, text = word.partition("=")
-            if not equals:
-                raise ValueError(f"an override is KEY=VALUE, as optimizer.lr=0.003, got {word!r}")
-            _put(content, key.strip(), _parse(text))
+        for key, value in self.resolve(words):
+            put(content, key, value)
         return Recipe.from_dict(content)
+
+    def resolve(self, words: Iterable[str]) -> list[tuple[str, Any]]:
+        """`KEY=VALUE` words by their full keys: a short one may be an option of the model or of the set.
+
+        >>> Recipe().resolve(["lr=0.1", "attention=joint", "level=hard"])
+        [('optimizer.lr', 0.1), ('model.options.attention', 'joint'), ('data.options.level', 'hard')]
+        """
+        pairs = parse(words)
+        names = {"model.name": self.model.name, "data.name": self.data.name, **dict(pairs)}
+        known = [*known_keys(), *_options(str(names["model.name"]), str(names["data.name"]))]
+        return [(find_key(key, known, "a recipe", LISTING), value) for key, value in pairs]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, nested as in the YAML file."""
@@ -164,8 +194,10 @@ class Recipe:
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Recipe:
         """From nested values; what is left out has its default."""
+        known = known_keys()
         for key in _leaves(content):
-            _check_key(key)
+            if key not in known:
+                raise unknown_key(key, known, "a recipe", LISTING)
         return typed(content, cls, "")
 
 
@@ -205,50 +237,36 @@ def _read(name: str | Path) -> str:
     )
 
 
-def _parse(text: str) -> Any:
-    if re.fullmatch(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+", text):  # YAML 1.1 takes 3e-3 for a word
-        return float(text)
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(f"{text!r} is no valid YAML value") from error
+def key_docs(config: type = Recipe, prefix: str = "") -> dict[str, str]:
+    """Every dotted key of a recipe, with what it means.
+
+    >>> key_docs()["optimizer.lr"]
+    'the peak learning rate'
+    """
+    found: dict[str, str] = {}
+    for name, hint in get_type_hints(config, include_extras=True).items():
+        if is_dataclass(hint):
+            found |= key_docs(cast(type, hint), f"{prefix}{name}.")
+        else:
+            found[prefix + name] = hint.__metadata__[0].documentation
+    return found
 
 
-def _put(content: dict[str, Any], key: str, value: Any) -> None:
-    *path, last = key.split(".")
-    _check_key(key)
-    for name in path:
-        content = content.setdefault(name, {})  # options may be nested, as model.options.backbone.depth
-        if not isinstance(content, dict):
-            raise ValueError(f"{name} of {key} holds {content!r}, so nothing can be put inside it")
-    content[last] = value
-
-
-def known_keys(config: type = Recipe, prefix: str = "") -> list[str]:
+def known_keys() -> list[str]:
     """Every dotted key of a recipe.
 
     >>> "optimizer.lr" in known_keys()
     True
     """
-    keys, hints = [], get_type_hints(config)
-    for item in fields(config):
-        key = prefix + item.name
-        keys += known_keys(hints[item.name], f"{key}.") if is_dataclass(hints[item.name]) else [key]
-    return keys
+    return list(key_docs())
 
 
-def _check_key(key: str) -> None:
-    """A leaf of the recipe, or something inside one of the free `options`."""
-    known = known_keys()
-    if key in known or key.startswith(("model.options.", "data.options.")):
-        return
-    leaf = key.rsplit(".", 1)[-1]
-    by_leaf = {name.rsplit(".", 1)[-1]: name for name in known}
-    close = difflib.get_close_matches(key, known, n=1) or [
-        by_leaf[name] for name in difflib.get_close_matches(leaf, by_leaf, n=1)
-    ]
-    hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
-    raise ValueError(f"a recipe has no key {key!r}; {hint}")
+def _options(model: str, data: str) -> list[str]:
+    """The full keys of the options of a model and a set that are known; keys of the recipe itself come first."""
+    own = {name.rpartition(".")[2] for name in known_keys()}
+    of_model = [item.name for item in fields(model_config(model))] if model in list_models() else []
+    of_data = [name for name in option_names(data) if name not in own]
+    return [f"model.options.{name}" for name in of_model] + [f"data.options.{name}" for name in of_data]
 
 
 def _leaves(content: Mapping[str, Any], prefix: str = "") -> Iterable[str]:

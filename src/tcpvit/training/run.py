@@ -1,232 +1,258 @@
-"""`runs/<name>/`: everything a run leaves behind, in one folder that one process at a time may write.
+"""`train` and `resume`: a recipe becomes a run folder and a result. No state is kept outside of them.
 
-config.yaml (a recipe), environment.json, data.json (which images), metrics.csv, gradients.csv (if asked for),
-tensorboard/, checkpoints/ (the whole state), best/ and last/ (models for `from_pretrained`), result.json.
+The story of a run: the recipe (`recipe.py`) says what to build (`build.py`); the folder (`folder.py`) is locked; the
+trainer (`trainer.py`) restores the newest checkpoint (`checkpoint.py`) and trains; the best weights are tested.
 """
 
 from __future__ import annotations
 
-import csv
-import io
-import json
-import os
-import platform
-import shutil
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from datetime import datetime, timezone
-from pathlib import Path, PureWindowsPath
-from typing import IO, Any
+import copy
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
 import torch
+from torch import nn
 
-import tcpvit
-from tcpvit.training.checkpoint import TEMPORARY, write_atomically
-from tcpvit.training.links import open_own, refuse_links
-from tcpvit.training.recipe import Recipe, load_recipe
-from tcpvit.training.state import Row
+from tcpvit.analysis.parameters import count_parameters
+from tcpvit.data import Batches, Images, Splits
+from tcpvit.data.images import list_bad
+from tcpvit.files import WriteError, write_json
+from tcpvit.models.pretrained import WEIGHTS, load_weights
+from tcpvit.progress import NoMessages, Progress, Row, RunSummary
+from tcpvit.training.build import build_batches, build_model, check_masks, find_device, load_splits, missing_classes
+from tcpvit.training.checkpoint import list_checkpoints
+from tcpvit.training.distributed import World, process_group
+from tcpvit.training.folder import RunFolder
+from tcpvit.training.interrupt import StopSignal
+from tcpvit.training.metrics import or_none, to_json
+from tcpvit.training.preprocessing import describe_preprocessing
+from tcpvit.training.recipe import Recipe
+from tcpvit.training.tasks import Task, task_for
+from tcpvit.training.trainer import Trainer
 
-CONFIG = "config.yaml"
-FILES = (CONFIG, "environment.json", "data.json", "metrics.csv", "gradients.csv", "result.json")
-FOLDERS = ("checkpoints", "best", "last", "tensorboard", "figures")
-LOCK = ".lock"
-
-
-class Busy(ValueError):
-    """Another process is writing the run."""
-
-
-class RunFolder:
-    """The folder of one run."""
-
-    def __init__(self, path: str | Path):
-        self.path = Path(path)
-        self.checkpoints = self.path / "checkpoints"
-
-    def __str__(self) -> str:
-        return str(self.path)
-
-    @property
-    def exists(self) -> bool:
-        """Whether a run was begun here."""
-        return (self.path / CONFIG).is_file()
-
-    def check_free(self, overwrite: bool) -> None:
-        """A run that is there already is kept unless `overwrite`."""
-        self.check_links()
-        if self.exists and not overwrite:
-            raise ValueError(
-                f"{self} holds a run already; go on with it by `tcpvit train --resume {self}`, replace it with "
-                f"--overwrite, or choose another --name"
-            )
-
-    def check_links(self) -> None:
-        """The folder may be a link, to a larger disk perhaps; what a run writes in it may not: it would leave it."""
-        refuse_links(self.path, (*FILES, *FOLDERS, LOCK))
-
-    def begin(self, recipe: Recipe, *, overwrite: bool) -> None:
-        """Prepare the folder for a new run."""
-        self.check_free(overwrite)
-        if self.exists:
-            self._clear()
-        self.checkpoints.mkdir(parents=True, exist_ok=True)
-        self.write_recipe(recipe)
-
-    def recipe(self) -> Recipe:
-        """The recipe of the run."""
-        if not self.exists:
-            raise ValueError(f"{self} holds no run (it has no {CONFIG}); begin one with `tcpvit train`")
-        return load_recipe(self.path / CONFIG)
-
-    def recipe_to_go_on(self) -> Recipe:
-        """The recipe of the run, which may be written."""
-        self.check_links()
-        return self.recipe()
-
-    def write_recipe(self, recipe: Recipe) -> None:
-        """Write config.yaml, which is itself a recipe."""
-        self.write(CONFIG, recipe.to_yaml())
-
-    def write(self, name: str, text: str) -> None:
-        """Write a file, whole or not at all."""
-        write_atomically(self.path / name, text.encode())
-
-    def write_json(self, name: str, content: Any) -> None:
-        """Write a JSON file, whole or not at all."""
-        self.write(name, json.dumps(content, indent=2) + "\n")
-
-    def read_json(self, name: str) -> Any:
-        """What `write_json` wrote."""
-        return read_json(self.path / name)
-
-    def keep_data(self, indices: dict[str, Any]) -> None:
-        """Write data.json, which a run that goes on must find again: other images would mix training and test."""
-        if (self.path / "data.json").is_file() and self.read_json("data.json") != indices:
-            raise ValueError(
-                f"the images are not those that {self} began with (its data.json): some were added or removed, so "
-                f"that the held-out part is another one; bring them back, or begin a new run"
-            )
-        self.write_json("data.json", indices)
-
-    def read_metrics(self) -> list[Row]:
-        """A row for each epoch, without the columns that it leaves empty."""
-        rows = csv.DictReader((self.path / "metrics.csv").read_text(encoding="utf-8").splitlines())
-        return [{name: float(text) for name, text in row.items() if text} for row in rows]
-
-    def write_metrics(self, history: list[Row]) -> None:
-        """Write metrics.csv anew from the history, so that a resumed run has every epoch once."""
-        self.write_rows("metrics.csv", history)
-
-    def write_rows(self, name: str, rows: list[Row]) -> None:
-        """Write a CSV file, whole or not at all."""
-        columns = list(dict.fromkeys(column for row in rows for column in row))
-        text = io.StringIO()
-        writer = csv.DictWriter(text, columns, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-        self.write(name, text.getvalue())
-
-    def note_session(self, device: torch.device, step: int, processes: int = 1) -> None:
-        """Add this start or resumption to environment.json."""
-        path = self.path / "environment.json"
-        sessions = read_json(path) if path.is_file() else []
-        self.write_json(path.name, [*sessions, {"from_step": step, "processes": processes, **environment(device)}])
-
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Hold the folder for this process; the lock goes with the process, however that ends."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        self.check_links()
-        with open_own(self.path / LOCK) as file:
-            try:
-                _lock(file)
-            except (BlockingIOError, PermissionError):
-                file.seek(0)
-                owner = file.read().strip()
-                raise Busy(
-                    f"{self} is being written by another process{f' ({owner})' if owner else ''}; wait for it, stop "
-                    f"it, or choose another --name"
-                ) from None
-            file.truncate(0)
-            file.write(f"process {os.getpid()}")
-            file.flush()
-            self._remove_leftovers()
-            yield
-
-    def _remove_leftovers(self) -> None:
-        """What a killed writer left under a temporary name."""
-        for folder in (self.path, *(self.path / name for name in FOLDERS)):
-            for path in folder.glob(f".*{TEMPORARY}"):
-                path.unlink(missing_ok=True)
-
-    def _clear(self) -> None:
-        """Remove what a run writes, and nothing else; the config last, so that it is a run until nothing is left."""
-        for name in FOLDERS:
-            shutil.rmtree(self.path / name, ignore_errors=True)
-        for name in reversed(FILES):
-            (self.path / name).unlink(missing_ok=True)
+FIXED = ("model", "data", "seed")  # what a resumed run cannot change
+FREE = ("data.root", "data.workers", "data.eval_batch_size")  # except for these, which change no step
 
 
-def folder_of(runs: Path, name: str) -> Path:
-    """The folder of a run or a comparison that the user has named; a name leads nowhere else.
+@dataclass(frozen=True)
+class Result:
+    """The result of a run. Metrics are fractions; `best` and `last` are rows of the history."""
 
-    >>> folder_of(Path("runs"), "short").as_posix()
-    'runs/short'
+    folder: Path
+    recipe: Recipe
+    model: nn.Module = field(repr=False)  # with the weights of the best epoch, in eval mode
+    parameters: int
+    metric: str
+    history: list[Row] = field(repr=False)
+    best: Row
+    last: Row
+    test: dict[str, Any] = field(repr=False)  # of the best weights on the test set
+    seconds: float
+    cpu_seconds: float
+    notes: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready, without the model."""
+        content = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in ("model", "history")}
+        rows = {name: {column: or_none(value) for column, value in content[name].items()} for name in ("best", "last")}
+        recipe = self.recipe.to_dict()
+        return {**content, **rows, "folder": str(self.folder), "recipe": recipe, "notes": list(self.notes)}
+
+
+def train(
+    recipe: Recipe,
+    folder: str | Path,
+    *,
+    overwrite: bool = False,
+    splits: Splits | None = None,
+    model: nn.Module | None = None,
+    task: Task | None = None,
+    progress: Progress | None = None,
+    distillation: Mapping[str, Any] | None = None,
+) -> Result:
+    """Train a model by a recipe and keep everything in `folder`.
+
+    `splits` and `model` replace those that the recipe names: images of your own, a model of any library.
+    `task` is what is minimised and measured, by default that of the images.
+    `distillation` is written to distillation.json, for `tcpvit.training.distill`.
+    Under torchrun, which repeats a command that lost a process, a run of the same recipe in `folder` is resumed.
     """
-    if PureWindowsPath(name).name != name or name in ("", "..") or not name.isprintable():  # / and \ both
-        raise ValueError(
-            f'--name is the name of one folder in {runs}, without separators, ".." or control characters, got '
-            f"{name!r}; choose another, or another place with --runs"
+    run = RunFolder(folder)
+    with process_group() as world:
+        if world.launched and overwrite:
+            raise ValueError("under torchrun a restart would overwrite its own run; remove the folder instead")
+        restarted = world.launched and world.is_main and run.exists and run.recipe() == recipe
+        if world.is_main and not restarted:
+            run.check_free(overwrite)  # before anything slow
+        setup = _Setup.build(recipe, splits, model, task, world)
+        if task is None:
+            check_masks(setup.splits)
+        with setup.lock(run):
+            if world.is_main and not restarted:
+                run.begin(recipe, overwrite=overwrite, distillation=distillation)
+            return _run(run, setup, progress or Progress())
+
+
+def resume(
+    folder: str | Path,
+    *,
+    overrides: Iterable[str] = (),
+    splits: Splits | None = None,
+    model: nn.Module | None = None,
+    task: Task | None = None,
+    progress: Progress | None = None,
+) -> Result:
+    """Resume the run in `folder` from its newest intact checkpoint; a complete run is not trained further.
+
+    On a CPU the result is bit for bit that of a run that was never interrupted, unless `overrides` change the recipe.
+    """
+    run = RunFolder(folder)
+    overrides = list(overrides)
+    with process_group() as world:
+        recipe = world.broadcast_object(run.recipe_to_resume)
+        for key, value in recipe.resolve(overrides):
+            if key.partition(".")[0] in FIXED and key not in FREE:
+                word = f"{key}={value}"
+                raise ValueError(f"a resumed run keeps its model, data and seed, got {word!r}; start a new run")
+        recipe = recipe.override(overrides)
+        # The weights of a checkpoint replace pretrained ones, which need not be there any more.
+        has_checkpoint = world.broadcast_object(lambda: bool(list_checkpoints(run.checkpoints)))
+        start = replace(recipe, model=replace(recipe.model, pretrained=False)) if has_checkpoint else recipe
+        setup = replace(_Setup.build(start, splits, model, task, world), recipe=recipe)
+        with setup.lock(run):
+            if world.is_main and overrides:
+                run.write_recipe(recipe)
+            return _run(run, setup, progress or Progress())
+
+
+@dataclass(frozen=True)
+class _Setup:
+    """What a run needs, built before its folder: a recipe that does not fit its images leaves no folder."""
+
+    recipe: Recipe
+    splits: Splits
+    model: nn.Module
+    task: Task
+    device: torch.device
+    world: World
+    train: Batches  # the share of this process
+    val: Batches
+    test: Batches
+    notes: tuple[str, ...]  # what a reader of the results should know about the data
+
+    @classmethod
+    def build(
+        cls, recipe: Recipe, splits: Splits | None, model: nn.Module | None, task: Task | None, world: World
+    ) -> _Setup:
+        device = world.assign(find_device(recipe))
+        with world.local_main_first():
+            splits = splits or load_splits(recipe.data)
+        model = model or build_model(recipe, splits.train)
+        task = task or task_for(splits.train.task, len(splits.train.classes))
+
+        def batches(part: Images, training: bool) -> Batches:
+            return build_batches(recipe, part, device, training=training, rank=world.rank, world_size=world.size)
+
+        parts = (batches(splits.train, True), batches(splits.val, False), batches(splits.test, False))
+        return cls(recipe, splits, model, task, device, world, *parts, splits.notes + missing_classes(splits.train))
+
+    def lock(self, run: RunFolder) -> AbstractContextManager[None]:
+        """Process 0 holds the folder for all."""
+        return run.locked() if self.world.is_main else nullcontext()
+
+    def skipped_files(self) -> tuple[str, ...]:
+        """A note on the streamed files that this process could not use since it started."""
+        bad = list(self.train.skipped | self.val.skipped | self.test.skipped)
+        total = sum(map(len, self.splits.parts().values()))
+        return (f"{list_bad(bad, total)}; skipped",) if bad else ()
+
+
+def _run(run: RunFolder, setup: _Setup, progress: Progress) -> Result:
+    """Train from the newest checkpoint, or from the start, to the end."""
+    device, world, splits = setup.device, setup.world, setup.splits
+    progress = progress if world.is_main else NoMessages()
+    with ExitStack() as stack:
+        cuda = [device] if device.type == "cuda" else []
+        stack.enter_context(torch.random.fork_rng(devices=cuda))  # the caller's random numbers are left alone
+        trainer = Trainer(
+            setup.recipe,
+            setup.model,
+            setup.task,
+            setup.train,
+            setup.val,
+            run,
+            device=device,
+            progress=progress,
+            stop_signal=stack.enter_context(StopSignal()),
+            preprocessing=describe_preprocessing(splits.train, setup.recipe.data),
+            world=world,
         )
-    return runs / name
+        stack.callback(trainer.tensorboard.close)
+        stack.callback(progress.stop)
+        trainer.restore_latest()
+        if world.is_main:
+            run.check_data(splits.indices())
+            run.add_session(device, trainer.state.step, world.size)
+        progress.start(_summary(trainer, setup), trainer.state)
+        try:
+            trainer.fit()
+            return _finish(trainer, setup)
+        except WriteError as error:
+            sentence = (
+                f"{error.strerror}; what was saved before is intact: free space or fix the disk, then resume with"
+            )
+            raise WriteError(error.errno, f"{sentence} {progress.how_to_resume(run)}") from error
 
 
-def read_json(path: Path) -> Any:
-    """The content of a JSON file; one that is damaged is an error that names it."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} holds no JSON ({error}); remove it, or bring back what it was") from error
+def _finish(trainer: Trainer, setup: _Setup) -> Result:
+    """Evaluate the best weights on the test set and write result.json."""
+    state, splits, world = trainer.state, setup.splits, setup.world
+    model = copy.deepcopy(trainer.full_eval_model()).to(trainer.device)
+    if world.is_main:
+        load_weights(model, trainer.run.path / "best" / WEIGHTS)
+    world.broadcast(model.state_dict().values())
+    test = trainer.evaluate(model, setup.test)
+    evaluated = [row for row in state.history if "val_loss" in row]
+    notes = setup.notes + setup.skipped_files()
+    if splits.test is splits.val:
+        notes += ("validation and test are the same images, so the best epoch was chosen on the test set",)
+    result = Result(
+        folder=trainer.run.path,
+        recipe=setup.recipe,
+        model=model.eval(),
+        parameters=int(count_parameters(model)),
+        metric=trainer.task.metric,
+        history=state.history,
+        best=next(row for row in evaluated if row["epoch"] == state.best_epoch),
+        last=evaluated[-1],
+        test=to_json(test),
+        seconds=round(state.seconds, 3),
+        cpu_seconds=round(state.cpu_seconds, 3),
+        notes=notes,
+    )
+    if world.is_main:
+        write_json(trainer.run.path / "result.json", result.to_dict())
+    return result
 
 
-def environment(device: torch.device) -> dict[str, Any]:
-    """What a result may depend on besides its recipe."""
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
-    return {
-        "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
-        "tcpvit": tcpvit.__version__,
-        "commit": _commit(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "platform": platform.platform(),
-        "device": f"{device} ({name})",
-        "threads": torch.get_num_threads(),
+def _summary(trainer: Trainer, setup: _Setup) -> RunSummary:
+    """What the display shows before the first step."""
+    recipe, splits, processes = setup.recipe, setup.splits, setup.world.size
+    optimizer, schedule, threads = recipe.optimizer, recipe.schedule, torch.get_num_threads()
+    channels, height, width = splits.train.image_shape
+    facts = {
+        "model": f"{count_parameters(trainer.model):,} parameters, {len(splits.train.classes)} classes",
+        "data": f"{len(splits.train):,} training, {len(splits.val):,} validation images, {height}×{width}×{channels}",
+        "AdamW": f"lr {optimizer.lr:g}, weight decay {optimizer.weight_decay:g}, batch {recipe.data.batch_size}, "
+        f"{schedule.epochs} epochs, seed {recipe.seed}",
+        "device": f"{trainer.device}, {threads} thread{'s' * (threads > 1)}, {recipe.precision}"
+        f"{f', {processes} processes ({recipe.distributed.strategy.upper()})' if processes > 1 else ''}",
+        "folder": f"{trainer.run}{f', resumed from step {trainer.state.step:,}' if trainer.state.step else ''}",
     }
-
-
-def _commit() -> str | None:
-    """The commit of the source this runs from, `-dirty` if changed; None for an installed package."""
-    root = Path(tcpvit.__file__).parents[2]
-    if not (root / ".git").exists():
-        return None
-    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        return None
-
-
-def _lock(file: IO[str]) -> None:
-    """An exclusive lock that the system drops when the process ends; BlockingIOError if another has it."""
-    if os.name == "nt":
-        import msvcrt
-
-        file.seek(0)
-        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
-    else:
-        import fcntl
-
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # not flock: workers of a killed run would inherit that
+    if setup.notes:
+        facts["notes"] = "; ".join(setup.notes)
+    title = f"{recipe.model.name} on {splits.name}"
+    return RunSummary(title, facts, trainer.task.metric, schedule.epochs, len(trainer.batches))

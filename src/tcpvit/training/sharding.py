@@ -1,7 +1,7 @@
-"""One model on many processes: whole on each (DDP), or its parameters, gradients and moments in shards (FSDP2).
+"""One model on many processes: a copy on each (DDP), or its parameters, gradients and moments in shards (FSDP2).
 
-Checkpoints and exported models hold whole tensors, so they know neither the strategy nor the number of processes that
-wrote them: see docs/scaling.md.
+Checkpoints and saved models hold full tensors, so they depend neither on the strategy nor on the number of
+processes that wrote them: see docs/scaling.md.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from torch import Tensor, nn
 from tcpvit.training.distributed import World
 
 
-def join_statistics(model: nn.Module, world: World, device: torch.device) -> nn.Module:
-    """Let BatchNorm see the whole batch, where torch can: on GPUs. On CPUs each process normalises its own share."""
+def sync_batch_norm(model: nn.Module, world: World, device: torch.device) -> nn.Module:
+    """Let BatchNorm see the full batch, where torch can: on GPUs. On CPUs each process normalises its own share."""
     if world.size > 1 and device.type == "cuda":
         return nn.SyncBatchNorm.convert_sync_batchnorm(model)
     return model
 
 
-def spread(model: nn.Module, strategy: str, world: World, device: torch.device) -> nn.Module:
+def parallelise(model: nn.Module, strategy: str, world: World, device: torch.device) -> nn.Module:
     """The model to call in training: its backward exchanges gradients. FSDP shards `model` itself, in place."""
     if world.size == 1:
         return model
     if strategy == "fsdp":
-        world.share([*model.parameters(), *model.buffers()])
+        world.broadcast([*model.parameters(), *model.buffers()])
         return shard(model, world, device)
     ids = [device.index] if device.type == "cuda" else None
     return nn.parallel.DistributedDataParallel(model, device_ids=ids, gradient_as_bucket_view=True)
 
 
 def shard(model: nn.Module, world: World, device: torch.device) -> nn.Module:
-    """Shard the parameters of each block, and the others together; a block is whole only while it computes."""
+    """Shard the parameters of each block, and the others together; a block is complete only while it computes."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor import Shard
@@ -64,18 +64,18 @@ def shard_dim(shape: Iterable[int], size: int) -> int:
     return max(lengths, key=lengths.__getitem__, default=0)
 
 
-def exchange(model: nn.Module, now: bool) -> AbstractContextManager[Any]:
-    """Within it a backward pass exchanges gradients, or only adds them up until one that does."""
-    if isinstance(model, nn.parallel.DistributedDataParallel) and not now:
+def gradient_sync(model: nn.Module, enabled: bool) -> AbstractContextManager[Any]:
+    """Whether a backward pass inside exchanges gradients, or only accumulates them until one that does."""
+    if isinstance(model, nn.parallel.DistributedDataParallel) and not enabled:
         return model.no_sync()
-    choose: Any = getattr(model, "set_requires_gradient_sync", None)  # of FSDP
-    if choose is not None:
-        choose(now)
+    set_sync: Any = getattr(model, "set_requires_gradient_sync", None)  # of FSDP
+    if set_sync is not None:
+        set_sync(enabled)
     return nullcontext()
 
 
-def logits_of(model: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
-    """`model(images)`, also for no images: blank ones stand in, so that this process takes part.
+def forward_any(model: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
+    """`model(images)`, also for an empty batch: blank images take its place, so that this process takes part.
 
     There are two, since a BatchNorm that follows a mean over the image cannot learn from one.
     """
@@ -89,23 +89,23 @@ def is_sharded(model: nn.Module) -> bool:
     return any(hasattr(p, "full_tensor") for p in model.parameters())
 
 
-def whole(tensor: Tensor) -> Tensor:
-    """A tensor in one piece, which all processes must ask for together if it is in shards."""
+def full_tensor(tensor: Tensor) -> Tensor:
+    """The tensor without shards; all processes must ask for it together."""
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
-def gather(tensors: Mapping[str, Tensor], world: World) -> dict[str, Tensor]:
-    """The tensors in one piece on the CPU of process 0, one after the other; nothing elsewhere."""
+def gather_full(tensors: Mapping[str, Tensor], world: World) -> dict[str, Tensor]:
+    """The full tensors on the CPU of process 0, one after the other; nothing elsewhere."""
     found = {}
     for name, tensor in tensors.items():
-        full = whole(tensor.detach())
+        full = full_tensor(tensor.detach())
         if world.is_main:
             found[name] = full.cpu()
     return found
 
 
-def scatter(tensors: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
-    """Whole tensors as the parameters of `model` lie. Names are those of parameters, or `<parameter>.<moment>`."""
+def shard_like(tensors: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
+    """Full tensors, sharded as the parameters of `model` are; names are `<parameter>` or `<parameter>.<moment>`."""
     sharded: dict[str, Any] = {name: p for name, p in model.named_parameters() if hasattr(p, "full_tensor")}
     if not sharded:
         return dict(tensors)

@@ -1,43 +1,19 @@
-"""What training minimises and measures: one object for classification, one for segmentation."""
+"""What training minimises and measures: one object for classification, one for segmentation.
+
+Losses and hits are sums; whoever calls divides by `weight`, so that micro-batches add up to the batch. `metric` is the
+one that says which epoch is the best; higher is better.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from tcpvit.data import IGNORE
-from tcpvit.training.metrics import AnyMetrics, ClassificationMetrics, SegmentationMetrics
-
-
-class Task(Protocol):
-    """Losses are sums; whoever calls divides by `weight`, so that pieces of a batch add up to the batch."""
-
-    @property
-    def classes(self) -> int:
-        """How many there are."""
-
-    @property
-    def metric(self) -> str:
-        """The one that says which epoch is the best; higher is better."""
-
-    def loss(self, logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
-        """The cross-entropy, summed over what counts."""
-
-    def weight(self, targets: Tensor) -> Tensor:
-        """How many images or pixels count."""
-
-    def hits(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """How many of them are right."""
-
-    def metrics(self, device: torch.device | str = "cpu") -> AnyMetrics:
-        """An empty account, to be filled over a set."""
-
-    def check_logits(self, logits: Tensor, targets: Tensor) -> None:
-        """The model gives what the task needs."""
+from tcpvit.training.metrics import ClassificationMetrics, SegmentationMetrics
 
 
 @dataclass(frozen=True)
@@ -56,16 +32,16 @@ class Classification:
         return torch.tensor(len(targets), device=targets.device)
 
     def hits(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """How many images are right; the larger part counts for mixed ones."""
+        """How many images are right; of mixed ones the larger share counts."""
         labels = targets if targets.ndim == 1 else targets.argmax(1)
         return (logits.argmax(1) == labels).sum()
 
     def metrics(self, device: torch.device | str = "cpu") -> ClassificationMetrics:
-        """An empty account, to be filled over a set."""
+        """Empty metrics, to be updated batch by batch."""
         return ClassificationMetrics(self.classes, device)
 
     def check_logits(self, logits: Tensor, targets: Tensor) -> None:
-        """Logits (B, K)."""
+        """Raise unless logits are (B, K)."""
         _check_shape(logits, (len(targets), self.classes))
 
 
@@ -89,15 +65,18 @@ class Segmentation:
         return (logits.argmax(1) == targets).sum()
 
     def metrics(self, device: torch.device | str = "cpu") -> SegmentationMetrics:
-        """An empty account, to be filled over a set."""
+        """Empty metrics, to be updated batch by batch."""
         return SegmentationMetrics(self.classes, device)
 
     def check_logits(self, logits: Tensor, targets: Tensor) -> None:
-        """Logits (B, K, H, W)."""
+        """Raise unless logits are (B, K, H, W)."""
         _check_shape(logits, (len(targets), self.classes, *targets.shape[-2:]))
 
 
-def task_for(kind: str, classes: int) -> Classification | Segmentation:
+Task = Classification | Segmentation
+
+
+def task_for(kind: str, classes: int) -> Task:
     """The task of a set.
 
     >>> task_for("segmentation", 2)

@@ -18,10 +18,9 @@ from tcpvit.progress import Progress
 from tcpvit.training import NonFiniteLoss, Recipe, resume, train
 from tcpvit.training.build import build_batches, build_model
 from tcpvit.training.checkpoint import list_checkpoints, read_checkpoint
-from tcpvit.training.interrupt import Interruption
-from tcpvit.training.loop import Trainer
-from tcpvit.training.run import RunFolder
+from tcpvit.training.folder import RunFolder
 from tcpvit.training.tasks import task_for
+from tcpvit.training.trainer import StepTotals, Trainer
 
 
 class Listener(Progress):
@@ -51,7 +50,6 @@ def make_trainer(recipe: Recipe, splits: Splits, folder, model: nn.Module | None
         run,
         device=device,
         progress=Listener(),
-        interruption=Interruption(),
     )
 
 
@@ -62,10 +60,10 @@ def gradients(trainer: Trainer) -> torch.Tensor:
     return torch.cat([p.grad.flatten() for p in trainer.model.parameters()])
 
 
-@pytest.mark.parametrize("pieces", [2, 3, 16])
+@pytest.mark.parametrize("accumulate", [2, 3, 16])
 @pytest.mark.parametrize("masks", [False, True])
-def test_a_batch_in_pieces_has_the_gradient_of_the_whole(recipe, tmp_path, pieces, masks):
-    """Up to the rounding of float32, 2e-6 of the norm; with masks, pieces hold different numbers of counted pixels."""
+def test_micro_batches_give_the_gradient_of_the_batch(recipe, tmp_path, accumulate, masks):
+    """Up to the rounding of float32, 2e-6 of the norm; with masks, the numbers of counted pixels differ."""
     data = make_set(16, 0, masks=masks, size=32)
     if masks:
         data.targets[:4] = 255
@@ -75,7 +73,7 @@ def test_a_batch_in_pieces_has_the_gradient_of_the_whole(recipe, tmp_path, piece
     model = nn.Conv2d(3, 3, 1) if masks else build_model(recipe, data)
     state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     found = []
-    for number in (1, pieces):
+    for number in (1, accumulate):
         model.load_state_dict(state)
         changed = recipe.override([f"optimizer.accumulate={number}"])
         found.append(gradients(make_trainer(changed, splits, tmp_path / "run", model)))
@@ -164,10 +162,9 @@ def test_patience_ends_a_run_that_does_not_improve(recipe, splits, tmp_path):
     assert again.history == result.history
 
 
-def test_the_averaged_weights_are_the_ones_kept(recipe, splits, tmp_path):
+def test_the_averaged_weights_are_the_ones_saved(recipe, splits, tmp_path):
     trainer = make_trainer(recipe, splits, tmp_path / "run")
-    with trainer.interruption:
-        trainer.fit()
+    trainer.fit()
     last = tcpvit.from_pretrained(tmp_path / "run" / "last").state_dict()
     assert all(torch.equal(last[name], tensor) for name, tensor in trainer.ema.model.state_dict().items())
     assert not torch.equal(last["head.weight"], trainer.model.head.weight)
@@ -181,7 +178,7 @@ def test_checkpoints_are_kept_by_number(recipe, splits, tmp_path):
 
 
 def test_a_new_best_is_in_a_checkpoint_too(recipe, splits, tmp_path):
-    """Else a run that goes on from an older one would not know whose weights `best` holds."""
+    """Otherwise a run that is resumed from an older one would not know whose weights `best` holds."""
     recipe = recipe.override(["schedule.epochs=3", "checkpoints.every_epochs=3", "optimizer.lr=0"])
     train(recipe, tmp_path / "run", splits=splits)  # which learns nothing: the first epoch stays the best
     kept = [path.name for path in list_checkpoints(tmp_path / "run" / "checkpoints")]
@@ -209,7 +206,7 @@ def test_float16_scales_the_loss_and_its_scale_is_saved(recipe, splits, tmp_path
     """On a CPU by the back door: recipes ask for a GPU."""
     recipe = recipe.override(["precision=float16", "schedule.epochs=3"])
     trainer = make_trainer(recipe, splits, tmp_path / "run")
-    # So large that the gradients overflow at first: the scale halves until they do not, and the run goes on.
+    # So large that the gradients overflow at first: the scale halves until they do not, and the run continues.
     trainer.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**21)
     before = trainer.model.head.weight.clone()
     trainer.fit()
@@ -311,7 +308,7 @@ def test_a_blank_image_leaves_no_trace_in_batch_norm(recipe, splits, tmp_path):
     trainer.model.train()
     images, targets = next(iter(trainer.batches))
     before, weights = trainer.copy_buffers(), [p.detach().clone() for p in trainer.model.parameters()]
-    assert trainer.step(images[:0], targets[:0]) == (0.0, 0.0, 0.0, 0.0)
+    assert trainer.step(images[:0], targets[:0]) == StepTotals(0.0, 0.0, 0.0, 0.0, 0.0)
     assert all(map(torch.equal, trainer.model.buffers(), before))
     assert all(map(torch.equal, trainer.model.parameters(), weights))  # no decay and no momentum either
     trainer.model.calls = itertools.count(2)
@@ -320,7 +317,7 @@ def test_a_blank_image_leaves_no_trace_in_batch_norm(recipe, splits, tmp_path):
 
 
 def test_but_not_for_ever(recipe, splits, tmp_path, monkeypatch):
-    monkeypatch.setattr("tcpvit.training.loop.PATIENCE_WITH_NANS", 3)
+    monkeypatch.setattr("tcpvit.training.trainer.MAX_SKIPPED_IN_A_ROW", 3)
     recipe = recipe.override(["optimizer.accumulate=1", "optimizer.on_nonfinite=skip"])
     with pytest.raises(NonFiniteLoss, match="step 3"):
         train(recipe, tmp_path / "run", splits=splits, model=Explosive(set(range(99))), progress=Listener())

@@ -18,8 +18,8 @@ from tcpvit.compat import repair_torchvision
 from tcpvit.data import Splits
 from tcpvit.progress import Progress
 from tcpvit.tensorize import build, distill, tensorize_
-from tcpvit.tensorize.distill import DistilledClassification, Lesson, blocks_of, ends_of
 from tcpvit.training import Recipe, evaluate, train
+from tcpvit.training.distill import DistillationLoss, DistilledClassification, common_blocks, encoder_pairs
 
 repair_torchvision()
 RECIPE = Recipe.from_dict(
@@ -59,9 +59,9 @@ def mlp():
 
 def test_the_loss_is_that_of_labels_predictions_and_hidden_states():
     teacher, student, x, y = mlp(), mlp(), torch.randn(5, 6), torch.tensor([0, 1, 2, 3, 0])
-    lesson = Lesson(temperature=3.0, hard=0.25, features=0.5)
-    task = DistilledClassification(4, lesson=lesson)
-    with lesson.given_by(teacher, student, {"0": "0", "2": "2"}):
+    loss = DistillationLoss(temperature=3.0, hard=0.25, features=0.5)
+    task = DistilledClassification(4, distillation=loss)
+    with loss.attached(teacher, student, {"0": "0", "2": "2"}):
         found = task.loss(student(x), y, smoothing=0.1)
         evaluated = task.loss(student.eval()(x), y)
     student.train()
@@ -111,8 +111,8 @@ def test_a_projected_model_comes_near_its_teacher_again(splits, tmp_path):
 
 
 def test_blocks_are_found_by_name():
-    assert blocks_of(vit(), vit()) == ["blocks.0", "blocks.1"]
-    assert blocks_of(mlp(), nn.Linear(6, 4)) == []
+    assert common_blocks(vit(), vit()) == ["blocks.0", "blocks.1"]
+    assert common_blocks(mlp(), nn.Linear(6, 4)) == []
 
 
 @pytest.mark.parametrize(
@@ -122,15 +122,15 @@ def test_blocks_are_found_by_name():
 def test_an_encoder_is_compared_at_its_end(make, ours, theirs):
     teacher = make()
     student = converted(teacher, mode="encoder")
-    assert ends_of(teacher, student) == {ours: theirs}
-    assert ends_of(student, converted(teacher, mode="encoder")) == {ours: ours}
-    lesson, outputs = Lesson(1.0, 0.5, 1.0), {}
+    assert encoder_pairs(teacher, student) == {ours: theirs}
+    assert encoder_pairs(student, converted(teacher, mode="encoder")) == {ours: ours}
+    loss, outputs = DistillationLoss(1.0, 0.5, 1.0), {}
     teacher.get_submodule(theirs).register_forward_hook(lambda m, args, y: outputs.update(theirs=y))
     student.get_submodule(ours).register_forward_hook(lambda m, args, y: outputs.update(ours=y))
-    with lesson.given_by(teacher, student.train(), {ours: theirs}):
+    with loss.attached(teacher, student.train(), {ours: theirs}):
         assert student(torch.randn(2, 3, 32, 32)).shape == (2, 3)  # logits, whatever the library gives
     difference = (outputs["ours"] - outputs["theirs"]).square().sum() / outputs["theirs"].square().sum()
-    torch.testing.assert_close(lesson.distances, [difference])
+    torch.testing.assert_close(loss.distances, [difference])
 
 
 def test_without_common_layers_there_is_a_warning(splits, tmp_path):
@@ -184,7 +184,7 @@ def test_another_distillation_is_not_taken_for_this_one(splits, tmp_path, change
 
     first = run()
     assert run().history == first.history
-    with pytest.raises(ValueError, match=f"was distilled with {said}.*; replace it with --overwrite"):
+    with pytest.raises(ValueError, match=f"was trained with {said}.*; replace it with --overwrite"):
         run(**change)
     assert run().history == first.history
     result = run(overwrite=True, **change)
@@ -192,7 +192,7 @@ def test_another_distillation_is_not_taken_for_this_one(splits, tmp_path, change
     assert run(**change).history == result.history
 
 
-def test_a_run_of_another_kind_is_not_gone_on_with(splits, tmp_path):
+def test_a_run_of_another_kind_is_not_resumed(splits, tmp_path):
     recipe = RECIPE.override(["schedule.epochs=1"])
     train(recipe, tmp_path, splits=splits, model=vit())
     with pytest.raises(ValueError, match="does not say what was distilled; replace it with --overwrite"):
@@ -212,11 +212,11 @@ class Stopping(Progress):
         self.said += text
 
 
-def test_a_distillation_that_was_stopped_goes_on_when_repeated(splits, tmp_path):
+def test_a_stopped_distillation_is_resumed_when_repeated(splits, tmp_path):
     teacher, report = vit(), Stopping()
     with pytest.raises(SystemExit):
         distill(teacher, converted(teacher), splits, tmp_path, recipe=RECIPE, progress=report)
-    assert "everything is saved, go on with the same command" in report.said
+    assert "everything is saved; resume with the same command" in report.said
     assert "tcpvit train" not in report.said
     result = distill(teacher, converted(teacher), splits, tmp_path, recipe=RECIPE)
     assert [row["epoch"] for row in result.history] == [1, 2, 3]
@@ -226,7 +226,10 @@ def test_errors(splits, tmp_path):
     with pytest.raises(ValueError, match=r"hard lies in \[0, 1\]"):
         distill(vit(), vit(), splits, tmp_path, hard=2)
     wide, narrow = nn.Sequential(nn.Linear(6, 8)), nn.Sequential(nn.Linear(6, 4))
-    with Lesson(1.0, 0.5, 1.0).given_by(wide, narrow, {"0": "0"}), pytest.raises(ValueError, match="0 gives shapes"):
+    with (
+        DistillationLoss(1.0, 0.5, 1.0).attached(wide, narrow, {"0": "0"}),
+        pytest.raises(ValueError, match="0 gives shapes"),
+    ):
         narrow(torch.randn(2, 6))
     for layers, who in ((["nope"], "teacher"), (["blocks.0.attn.qkv.transform"], "teacher")):
         with pytest.raises(ValueError, match=f"the {who} has no layer '{layers[0]}'"):

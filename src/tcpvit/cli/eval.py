@@ -1,0 +1,62 @@
+"""`tcpvit eval`: a trained model measured on a set."""
+
+from __future__ import annotations
+
+import json as json_module
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from tcpvit.cli.shortcuts import short_words
+from tcpvit.cli.show import show
+from tcpvit.inference.evaluate import Evaluation
+from tcpvit.inference.evaluate import measure as library
+from tcpvit.inference.loading import Weights
+from tcpvit.models.zoo import pretrained_folder
+from tcpvit.training.distributed import is_main
+
+
+def measure(
+    target: str,
+    *,
+    data: Annotated[str | None, typer.Option("--data", "--dataset")] = None,
+    part: Literal["test", "val", "train"] = "test",
+    weights: Weights = "best",
+    pretrained: bool = False,
+    set: list[str] = [],  # noqa: B006 (typer copies it)
+    data_root: Path | None = None,
+    json: bool = False,
+) -> Evaluation:
+    """Measure a trained model on a set.
+
+    A run is measured on its own test part unless --data names another set. Images are normalised as in training.
+
+    Args:
+        target: a run folder, a folder written by save_pretrained, or a preset (untrained unless its weights come with
+            the package).
+        data: a set, as for training; needed unless TARGET is a run.
+        part: which part of the set; a folder: without test/ and val/ has its held-out fifth for both.
+        weights: of a run, those of its best or its last epoch.
+        pretrained: TARGET is a preset, and an error if its weights do not come with the package.
+        set: KEY=VALUE, a change to the data or device keys of the recipe; may be repeated.
+        data_root: the folder that holds the sets, short for --set data.root=FOLDER.
+        json: print everything as JSON, per-class numbers and the confusion matrix included.
+
+    Examples:
+        tcpvit eval runs/short
+        tcpvit eval runs/short --data digits-on-photos --set level=hard
+        tcpvit eval runs/short/best --data digits-on-photos --json
+        tcpvit eval tcp_vit_cifar_plus --pretrained --data cifar10
+    """
+    if pretrained:
+        pretrained_folder(target)
+    overrides = [*short_words({"data_root": data_root}), *set]
+    found = library(target, data, part=part, weights=weights, overrides=overrides)
+    if not is_main():
+        return found
+    if json:
+        print(json_module.dumps(found.to_dict(), indent=2))
+    else:
+        show(found.tables())
+    return found

@@ -1,0 +1,60 @@
+"""Options that are short forms of recipe keys, as --lr of optimizer.lr."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tcpvit.training import Recipe
+
+KEYS = {
+    "model": "model.name",
+    "pretrained": "model.pretrained",
+    "data": "data.name",
+    "epochs": "schedule.epochs",
+    "lr": "optimizer.lr",
+    "batch_size": "data.batch_size",
+    "device": "device",
+    "data_root": "data.root",
+}
+
+
+def overrides_of(recipe: Recipe, flags: Mapping[str, Any], words: Sequence[str]) -> list[str]:
+    """The overrides of the options that were given (not None), then those of --set; the two may not disagree.
+
+    >>> overrides_of(Recipe(), {"lr": 0.1, "epochs": None}, ["seed=1"])
+    ['optimizer.lr=0.1', 'seed=1']
+    """
+    given = {KEYS[name]: value for name, value in flags.items() if value is not None}
+    short = short_words(flags)
+    if given.get("data.name", recipe.data.name) != recipe.data.name:
+        short.append("data.options={}")  # those of the recipe's set are not its own
+    options = {key: f"--{name.replace('_', '-')}" for name, key in KEYS.items()}
+    both = [*short, *words]
+    for word, (key, value) in list(zip(both, recipe.resolve(both), strict=True))[len(short) :]:
+        if key in given and value != _plain(given[key]):
+            raise ValueError(f"{options[key]} {given[key]} and --set {word} disagree; give one of them")
+    return both
+
+
+def short_words(flags: Mapping[str, Any]) -> list[str]:
+    """The options that were given as overrides; text is quoted, so that YAML takes any path as text.
+
+    >>> short_words({"data_root": "a: b", "lr": None})
+    ['data.root="a: b"']
+    """
+    return [f"{KEYS[name]}={json.dumps(_plain(value))}" for name, value in flags.items() if value is not None]
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, int | float) else str(value)
+
+
+def key_for(option: str) -> str | None:
+    """The recipe key that an unknown option such as --weight-decay means, if there is one."""
+    try:
+        ((key, _),) = Recipe().resolve([f"{option.lstrip('-').replace('-', '_')}=null"])
+    except ValueError:
+        return None
+    return key

@@ -1,0 +1,23 @@
+"""Tables on the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+
+from tcpvit.tables import Style, Table, print_to, render
+
+
+def show(tables: Sequence[Table], *, json: bool = False, markdown: bool = False, latex: bool = False) -> None:
+    """Print the tables to the terminal, or in the one style that is asked for."""
+    asked: dict[Style, bool] = {"json": json, "markdown": markdown, "latex": latex}
+    styles = [style for style, wanted in asked.items() if wanted]
+    if len(styles) > 1:
+        raise ValueError(f"--{' and --'.join(styles)} exclude each other; take one of them")
+    if styles:
+        print(render(tables, styles[0]))
+    else:
+        console = Console(highlight=False)
+        # What goes into a file or a pipe is not folded to the width of a screen.
+        print_to(console if console.is_terminal else Console(highlight=False, width=1000), tables)

@@ -1,0 +1,116 @@
+"""Files written completely or not at all, and never through links; JSON and the commit of the source."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+import subprocess
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import IO, Any
+
+TEMPORARY = ".tmp"
+ADVICE = "put the file or folder itself there, or remove the link"
+
+
+class WriteError(OSError):
+    """A file could not be written; what stood there before is untouched."""
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Replace `path` by `content` completely or not at all, also when the machine stops: write, flush, rename."""
+    temporary = path.with_name(f".{path.name}{TEMPORARY}")
+    try:
+        temporary.unlink(missing_ok=True)
+        with temporary.open("xb") as file:  # a new file: a link that somebody put there is not written through
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise WriteError(error.errno, f"{path} could not be written ({error.strerror})") from error
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a rename survive a power cut, where the system can."""
+    if os.name == "nt":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write a JSON file completely or not at all."""
+    write_atomically(path, (json.dumps(content, indent=2) + "\n").encode())
+
+
+def read_json(path: Path) -> Any:
+    """The content of a JSON file; a damaged one is an error that names it."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} holds no JSON ({error}); remove it, or restore it from a copy") from error
+
+
+def refuse_links(folder: Path, names: Iterable[str]) -> None:
+    """Raise if one of these parts of `folder`, or anything below them, is a link; `folder` itself may be one."""
+    for name in names:
+        for path in _with_all_below(folder / name):
+            if path.is_symlink():
+                raise ValueError(f"{path} is a link to {os.readlink(path)}, which is not written through; {ADVICE}")
+
+
+def _with_all_below(path: Path) -> Iterator[Path]:
+    yield path
+    for place, folders, files in os.walk(path):  # which does not enter links below `path`
+        yield from (Path(place, name) for name in (*folders, *files))
+
+
+def write_inside(folder: Path, name: str | Path, content: bytes) -> Path:
+    """Write folder/name atomically; a link in its place is replaced, a parent that leads outside is an error."""
+    path = folder / name
+    if not path.parent.resolve().is_relative_to(folder.resolve()):
+        raise ValueError(
+            f"{path.parent} leads through a link to {path.parent.resolve()}, outside of {folder}; {ADVICE}"
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, content)
+    return path
+
+
+def open_unlinked(path: Path) -> IO[str]:
+    """Open a file for reading and appending, created if need be: never through a link or another name of a file."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise ValueError(f"{path} is a link, which is not followed; remove it") from error
+        raise
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
+        os.close(descriptor)
+        raise ValueError(f"{path} is not a file of its own (a pipe, a device, or another name of a file); remove it")
+    return os.fdopen(descriptor, "a+")
+
+
+@cache
+def source_commit() -> str | None:
+    """The commit of the source this runs from, `-dirty` if changed; None for an installed package."""
+    root = Path(__file__).parents[2]
+    if not (root / ".git").exists():
+        return None
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None

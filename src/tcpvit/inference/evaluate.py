@@ -1,0 +1,128 @@
+"""How good a trained model is on a set."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from tcpvit.data import Splits
+from tcpvit.inference.loading import LoadedModel, Weights, load_model
+from tcpvit.tables import Table, percent
+from tcpvit.training.build import build_batches, check_fit, find_device, load_splits
+from tcpvit.training.distributed import process_group
+from tcpvit.training.evaluation import evaluate
+from tcpvit.training.folder import RunFolder
+from tcpvit.training.metrics import LABELS, AnyMetrics, to_json
+from tcpvit.training.recipe import Recipe
+from tcpvit.training.tasks import task_for
+
+Part = Literal["test", "val", "train"]
+MANY = 20  # classes beyond which the numbers of each are not shown
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The metrics of a model on one part of a set; notes say what may make them mean something else."""
+
+    model: str
+    data: str
+    images: int
+    seconds: float
+    classes: tuple[str, ...]
+    metrics: AnyMetrics
+    notes: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready, with the numbers of each class and the confusion matrix."""
+        about = {"model": self.model, "data": self.data, "images": self.images, "seconds": round(self.seconds, 3)}
+        return {**about, "notes": list(self.notes), **to_json(self.metrics)}
+
+    def tables(self) -> list[Table]:
+        """The metrics, and those of each class if there are few enough to read."""
+        table = Table("metrics", self.model, ["metric", "value"])
+        table.notes += [f"{self.images:,} images of {self.data} in {self.seconds:.1f} s", *self.notes]
+        for name, value in self.metrics.summary().items():
+            table.add(LABELS[name], f"{value:.4f}" if name == "loss" else percent(value))
+        if len(self.classes) > MANY:
+            return [table]
+        by_class = self.metrics.by_class()
+        detail = Table("by_class", "by class", ["class", *(LABELS[name] for name in by_class)])
+        for row in zip(self.classes, *by_class.values(), strict=True):
+            detail.add(row[0], *map(percent, row[1:]))
+        return [table, detail]
+
+
+def measure(
+    target: str | Path,
+    data: str | None = None,
+    *,
+    part: Part = "test",
+    weights: Weights = "best",
+    overrides: Sequence[str] = (),
+) -> Evaluation:
+    """Measure what `load_model` finds for `target` on a set, by default that of its own training.
+
+    `overrides` are `KEY=VALUE` changes to the data keys, the device and the precision of its recipe.
+    """
+    trained = load_model(target, weights)
+    recipe = recipe_for(trained, data)
+    for word, (key, _) in zip(overrides, recipe.resolve(overrides), strict=True):
+        if not key.startswith("data.") and key not in ("device", "precision"):
+            raise ValueError(
+                f"a trained model can be measured with other data.* keys, device or precision, got {word!r}"
+            )
+    recipe = recipe.override(overrides)
+    with process_group() as world:
+        device = world.assign(find_device(recipe))
+        with world.local_main_first():
+            splits = load_splits(recipe.data)
+        images = trained.prepare({"train": splits.train, "val": splits.val, "test": splits.test}[part])
+        if trained.config is not None:
+            check_fit(trained.name, trained.config, images)
+        else:
+            trained.try_on(images)
+        task = task_for(images.task, len(images.classes))
+        batches = build_batches(recipe, images, device, training=False, rank=world.rank, world_size=world.size)
+        begin = time.monotonic()
+        metrics = evaluate(trained.model.to(device), batches, task, device, recipe.precision, world)
+        seconds = time.monotonic() - begin
+    notes = _notes(trained, images.classes) + _other_images(target, recipe, splits)
+    return Evaluation(trained.name, images.source, len(images), seconds, images.classes, metrics, tuple(notes))
+
+
+def recipe_for(trained: LoadedModel, dataset: str | None) -> Recipe:
+    """The recipe of the run, or a plain one; another set comes with its own options."""
+    recipe = trained.recipe or Recipe()
+    if dataset is None:
+        if trained.recipe is None:
+            raise ValueError(f"{trained.name} does not say what to measure it on; add --data NAME")
+        return recipe
+    if dataset == recipe.data.name:
+        return recipe
+    size = recipe.data.image_size or trained.side
+    known = "fit" in (trained.preprocessing or {}) or (trained.recipe is not None and trained.config is not None)
+    options = {"fit": trained.fit} if known and dataset.startswith("folder:") else {}
+    return replace(recipe, data=replace(recipe.data, name=dataset, options=options, image_size=size))
+
+
+def _other_images(target: str | Path, recipe: Recipe, splits: Splits) -> list[str]:
+    """A note if the set of the run is not what it was: what is held out now may have been trained on."""
+    run = RunFolder(target)
+    if not run.exists or run.recipe().data.name != recipe.data.name or not (run.path / "data.json").is_file():
+        return []
+    if run.read_json("data.json") == splits.indices():
+        return []
+    return [f"these are not the images of {run}/data.json: some may have been trained on"]
+
+
+def _notes(trained: LoadedModel, classes: tuple[str, ...]) -> list[str]:
+    """What may make the numbers mean something else than they seem to."""
+    if trained.preprocessing is None:
+        return ["how this model's images were normalised is not known; the set's own statistics were used"]
+    known = trained.preprocessing["classes"]
+    if known != list(classes) and known != list(map(str, range(len(known)))):  # numbers are no names
+        return [f"the model was trained on the classes {', '.join(known)}, this set has {', '.join(classes)}"]
+    return []

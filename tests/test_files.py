@@ -1,0 +1,80 @@
+"""Files are written completely or not at all, and never through links."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tcpvit import files
+from tcpvit.files import open_unlinked, read_json, source_commit, write_atomically, write_inside, write_json
+
+links = pytest.mark.skipif(os.name == "nt", reason="links need rights on Windows")
+
+
+def test_the_new_name_comes_after_the_content_is_on_the_disk(tmp_path, monkeypatch):
+    events = []
+    fsync, replace = os.fsync, os.replace
+    monkeypatch.setattr(files.os, "fsync", lambda fd: (events.append("sync"), fsync(fd)))
+    monkeypatch.setattr(files.os, "replace", lambda a, b: (events.append("rename"), replace(a, b)))
+    write_atomically(tmp_path / "x", b"content")
+    assert events == ["sync", "rename", "sync"]
+
+
+def test_an_unwritable_folder_is_one_sentence(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="file/x could not be written") as caught:
+        write_atomically(tmp_path / "file" / "x", b"")
+    assert caught.value.errno == errno.ENOTDIR
+
+
+@links
+@pytest.mark.parametrize("make", [os.symlink, os.link])
+def test_a_link_is_not_opened(tmp_path, make):
+    (tmp_path / "mine").write_text("mine")
+    make(tmp_path / "mine", tmp_path / ".lock")
+    with pytest.raises(ValueError, match=r"\.lock is (a link|not a file of its own).*; remove it"):
+        open_unlinked(tmp_path / ".lock")
+    assert (tmp_path / "mine").read_text() == "mine"
+
+
+@links
+def test_a_temporary_name_is_not_written_through(tmp_path):
+    (tmp_path / "mine").write_text("mine")
+    for name in ("result.json", ".result.json.tmp"):
+        (tmp_path / name).symlink_to(tmp_path / "mine")
+    write_atomically(tmp_path / "result.json", b"ours")
+    assert (tmp_path / "result.json").read_bytes() == b"ours"
+    assert not (tmp_path / "result.json").is_symlink()
+    assert (tmp_path / "mine").read_text() == "mine"
+
+
+def test_json_is_read_as_written_and_a_damaged_file_is_named(tmp_path):
+    write_json(tmp_path / "x.json", {"a": [1, 2.5, None]})
+    assert read_json(tmp_path / "x.json") == {"a": [1, 2.5, None]}
+    (tmp_path / "x.json").write_text('{"a": ')
+    with pytest.raises(ValueError, match=r"x\.json holds no JSON .*; remove it"):
+        read_json(tmp_path / "x.json")
+
+
+@links
+def test_a_parent_that_leads_outside_is_refused(tmp_path):
+    (tmp_path / "home").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "home" / "images").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ValueError, match=r"images leads through a link to .*elsewhere, outside of"):
+        write_inside(tmp_path / "home", "images/a.png", b"")
+    assert write_inside(tmp_path / "home", "deep/a.png", b"a").read_bytes() == b"a"
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
+def test_the_commit_is_that_of_the_source():
+    root = Path(files.__file__).parents[2]
+    if not (root / ".git").exists():
+        assert source_commit() is None
+        return
+    head = subprocess.check_output(["git", "-C", str(root), "rev-parse", "HEAD"], text=True).strip()
+    assert source_commit() in (head, f"{head}-dirty")
