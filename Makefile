@@ -1,7 +1,13 @@
 # Each target works on a fresh machine with nothing but Python and make.
 PYTHON ?= python3
 BIN := .venv/bin
-PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
+PIP_INSTALL := $(PIP) --quiet
+# PyTorch's index of builds for the CPU, without gigabytes of CUDA: asked too where there is no NVIDIA GPU and it answers
+# within seconds. `make setup TORCH_INDEX=` leaves it out.
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+ANSWERS := import sys, urllib.request; urllib.request.urlopen(sys.argv[1] + "/torch/", timeout=5)
+CPU_ONLY = test -n "$(TORCH_INDEX)" && ! command -v nvidia-smi > /dev/null && $(PYTHON) -c '$(ANSWERS)' $(TORCH_INDEX) 2> /dev/null
 BENCHMARKS := algebra classification long_tubes models segmentation tensorize training
 RECENT := import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer is needed: make PYTHON=python3.12")
 
@@ -14,9 +20,18 @@ setup: .venv/.installed  ## create .venv and install tcpvit with the development
 
 .venv/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c '$(RECENT)'
-	@echo "Setting up .venv (about two minutes the first time) ..."
+	@echo "1/3  .venv, a virtual environment of $$($(PYTHON) --version)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@if $(CPU_ONLY); then \
+	  echo "2/3  torch and torchvision for the CPU, from $(TORCH_INDEX)"; \
+	  $(PIP) --extra-index-url $(TORCH_INDEX) torch torchvision; \
+	else \
+	  echo "2/3  torch and torchvision, as pip's own index has them"; \
+	  $(PIP) torch torchvision; \
+	fi
+	@echo "3/3  tcpvit, and the tools for demo, tests and lint (a minute or two without a word)"
 	@$(PIP_INSTALL) -e ".[dev]"
+	@echo "done: .venv has $$(du -sh .venv | cut -f1); $(BIN)/tcpvit --help shows what there is"
 	@touch $@
 
 .venv/.docs: .venv/.installed

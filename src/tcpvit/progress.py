@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -92,7 +93,7 @@ class Progress:
 
     def how_to_resume(self, run: object) -> str:
         """The command that resumes a run, for the end of a sentence."""
-        return self.resume_command.format(run=run)
+        return self.resume_command.format(run=shlex.quote(str(run)))
 
 
 class NoMessages(Progress):

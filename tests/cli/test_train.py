@@ -9,8 +9,12 @@ from PIL import Image
 
 import tcpvit
 from tcpvit import cli
+from tcpvit.cli.shortcuts import overrides_of
+from tcpvit.cli.train import _recipe_for
 from tcpvit.inference import load_model
 from tcpvit.inference.evaluate import recipe_for
+from tcpvit.training import load_recipe
+from tcpvit.training.recipe import known_keys
 
 
 @pytest.fixture
@@ -156,3 +160,67 @@ def test_a_run_without_weights_yet_says_so(run, tmp_path, recipe):
     (tmp_path / "runs" / "c" / "config.yaml").write_text(recipe.to_yaml())
     with pytest.raises(ValueError, match="has no best weights yet; go on with `tcpvit train --resume"):
         load_model("runs/c")
+
+
+def test_short_forms_are_keys_of_the_recipe(run, tmp_path):
+    words = ["--model", "std_vit_cifar", "--epochs", "1", "--lr", "2e-3", "--batch-size", "8", "--device", "cpu"]
+    bare = ["--set", "sizes=[40, 20, 20]", "--set", "depth=1"]
+    assert run("train", "demo", *words, *bare, "--name", "a", "--quiet")[0] == 0
+    recipe = load_recipe(tmp_path / "runs" / "a" / "config.yaml")
+    assert (recipe.model.name, recipe.schedule.epochs, recipe.optimizer.lr) == ("std_vit_cifar", 1, 0.002)
+    assert (recipe.data.batch_size, recipe.device, recipe.model.options) == (8, "cpu", {"depth": 1})
+
+
+def test_another_set_comes_with_its_own_options_and_the_same_one_keeps_them():
+    recipe = load_recipe("paper-classification")
+    assert recipe.override(overrides_of(recipe, {"data": "cifar10"}, [])).data.options == {"split": "paper"}
+    assert recipe.override(overrides_of(recipe, {"data": "svhn"}, ["train_size=9"])).data.options == {"train_size": 9}
+
+
+def test_without_a_recipe_the_model_or_the_data_say_which():
+    assert _recipe_for(None, "tcp_vit_pet", None) == "paper-segmentation"
+    assert _recipe_for(None, "tcp_vit_cifar", "folder:x") == "tuned-classification"
+    assert _recipe_for(None, None, "folder:x") == "tuned-classification"
+    assert _recipe_for(None, None, None) is None
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "sentence"),
+    [
+        (["--lr", "0.1", "--set", "lr=0.2"], 1, "--lr 0.1 and --set lr=0.2 disagree; give one of them"),
+        (["--data", "svhn", "--set", "data.name=stl10"], 1, "--data svhn and --set data.name=stl10 disagree"),
+        (["--weight-decay", "0.1"], 2, "It is a key of the recipe: --set optimizer.weight_decay=VALUE. (see tcpvit"),
+        (["--attention", "joint"], 2, "It is a key of the recipe: --set model.options.attention=VALUE."),
+        (["--nonsense", "1"], 2, "No such option: --nonsense (see tcpvit train --help)"),
+    ],
+)
+def test_options_that_disagree_or_are_unknown(run, args, code, sentence):
+    found, out, err = run("train", "demo", *args)
+    assert (found, out) == (code, "")
+    assert sentence in err
+    assert err.count("\n") == 1
+
+
+def test_the_same_value_twice_is_no_conflict():
+    recipe = load_recipe("demo")
+    assert recipe.override(overrides_of(recipe, {"lr": 0.5}, ["optimizer.lr=5e-1"])).optimizer.lr == 0.5
+
+
+def test_keys_are_listed_with_their_values_and_meanings(run, tmp_path):
+    code, out, err = run("train", "demo", "--keys", "--json", "--lr", "0.5")
+    assert (code, err) == (0, "")
+    rows = {row["key"]: row for row in json.loads(out)["keys"]["rows"]}
+    assert list(rows) == known_keys()
+    assert rows["optimizer.lr"]["value"] == "0.5"
+    assert rows["data.batch_size"] == {
+        "key": "data.batch_size",
+        "value": "32",
+        "meaning": "images of one optimiser step, over all processes and accumulation",
+    }
+    assert rows["model.options"]["value"] == "{}"
+    assert rows["data.image_size"]["value"] == "null"
+    assert all(row["meaning"] for row in rows.values())
+    code, out, _ = run("train", "--keys")
+    assert code == 0
+    assert "optimizer.weight_decay" in out
+    assert not (tmp_path / "runs").exists()

@@ -14,7 +14,7 @@ from tcpvit.errors import printable
 def program() -> str:
     """`tcpvit` where that is this program, else what was typed: `.venv/bin/tcpvit`, `python -m tcpvit`."""
     called = Path(sys.argv[0])
-    if called.name == "__main__.py":
+    if called.parts[-2:] == ("tcpvit", "__main__.py"):
         return f"{_typed(Path(sys.executable))} -m tcpvit"
     return _typed(called) if called.stem == "tcpvit" else "tcpvit"  # else a program that calls `main`, as pytest
 

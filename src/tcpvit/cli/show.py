@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from rich.console import Console
 
+from tcpvit.cli.program import pasteable
 from tcpvit.tables import Style, Table, print_to, render
 
 
@@ -18,6 +20,7 @@ def show(tables: Sequence[Table], *, json: bool = False, markdown: bool = False,
     if styles:
         print(render(tables, styles[0]))
     else:
+        tables = [replace(table, notes=[pasteable(note) for note in table.notes]) for table in tables]
         console = Console(highlight=False)
         # What goes into a file or a pipe is not folded to the width of a screen.
         print_to(console if console.is_terminal else Console(highlight=False, width=1000), tables)

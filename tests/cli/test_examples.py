@@ -1,0 +1,106 @@
+"""Every example of every `--help` is run as it stands there, in a folder that has what the examples name.
+
+Only what surrounds the command lines is small: the recipes that come with the package are shortened to one epoch, the
+built-in set to a few images, cifar10 is a made one, and timm gives models without downloading their weights.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from published import write_cifar, write_classes, write_masks
+from test_folder import stripes
+
+from tcpvit.cli import app
+from tcpvit.data import digits_on_photos, registry
+from tcpvit.data.files import FileCheck
+from tcpvit.training import recipe
+
+# Hours of training or minutes of timing: the tests of these verbs run the same plans small.
+LONG = ("reproduce", "bench")
+SLOW = ("torchrun", "--seeds 3", "tensorize")
+
+
+def examples() -> list:
+    found = []
+    for verb, (target, _) in app.VERBS.items():
+        if verb not in LONG:
+            for line in app._section(inspect.getdoc(app.load(target)) or "", "Examples").splitlines():
+                marks = [pytest.mark.slow] if any(word in line for word in SLOW) else []
+                found.append(pytest.param(line, id=line, marks=marks))
+    return found
+
+
+def shorten(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Recipes of one epoch, a built-in set of 60 images, and sets in `folder`."""
+    recipes = folder / "recipes"
+    if not recipes.exists():
+        recipes.mkdir(parents=True)
+        for file in recipe.SHIPPED.glob("*.yaml"):
+            lines = [line for line in file.read_text().splitlines() if "warmup" not in line]
+            short = ["  epochs: 1" if line.startswith("  epochs:") else line for line in lines]
+            (recipes / file.name).write_text("\n".join(short).replace("split: paper", "split: official"))
+    patch.setattr(recipe, "SHIPPED", recipes)
+    patch.setitem(digits_on_photos.load.__kwdefaults__, "sizes", (60, 20, 30))
+    patch.setenv("TCPVIT_DATA", str(folder / "data"))
+    patch.setenv("HOME", str(folder))
+    checked = replace(registry.SOURCES["cifar10"], check=lambda _: [FileCheck("made", True, "")])
+    patch.setitem(registry.SOURCES, "cifar10", checked)
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory) -> Path:
+    """The folders, images and runs that the examples name."""
+    folder = tmp_path_factory.mktemp("examples")
+    (folder / "data").mkdir()
+    write_cifar(folder / "data", binary=True)
+    for name in ("images", "my_images"):
+        write_classes(folder / name, {"cat": 10, "dog": 10})
+    masks = {f"p{i}": stripes() for i in range(10)}
+    write_masks(folder / "scans", masks)
+    write_masks(folder / "my_masks", {name: 255 * (mask > 0) for name, mask in masks.items()})
+    (folder / "holiday").mkdir()
+    for file in ("holiday.jpg", "holiday/cat.jpg"):
+        Image.new("RGB", (60, 40), (200, 120, 40)).save(folder / file)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        shorten(patch, folder)
+        for command in (
+            "train demo --model std_vit_cifar --name short --quiet",
+            "train paper-classification --model std_vit_cifar --name std --quiet",
+            "demo",
+        ):
+            assert app.main(shlex.split(command)) == 0
+    return folder
+
+
+@pytest.mark.parametrize("line", examples())
+def test_the_example_works(line, prepared, tmp_path, monkeypatch, capsys):
+    place = tmp_path / "place"
+    shutil.copytree(prepared, place)
+    monkeypatch.chdir(place)
+    program, *words = shlex.split(line)
+    if "--name" in words:
+        shutil.rmtree(place / "runs" / words[words.index("--name") + 1], ignore_errors=True)
+    if program == "torchrun":
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        done = subprocess.run([Path(sys.executable).with_name(program), *words], env=environment, timeout=280)
+        assert done.returncode == 0
+        return
+    shorten(monkeypatch, place)
+    words = [os.path.expanduser(word) for word in words]  # as a shell does
+    if words[0] == "tensorize":
+        timm = pytest.importorskip("timm")
+        create = timm.create_model
+        monkeypatch.setattr(timm, "create_model", lambda name, pretrained=False, **options: create(name, **options))
+    assert program == "tcpvit"
+    assert app.main(words) == 0, capsys.readouterr().err
