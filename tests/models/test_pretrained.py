@@ -2,10 +2,12 @@
 
 import inspect
 import json
+import re
 
 import pytest
 import torch
 from huggingface_hub import hf_hub_download
+from safetensors.torch import load_file, save_file
 
 import tcpvit
 from tcpvit.models import VisionTransformer
@@ -134,3 +136,22 @@ def test_a_model_of_the_hub_is_fetched_file_by_file(saved, monkeypatch):
 def test_an_option_of_the_model_is_not_ignored(saved):
     with pytest.raises(ValueError, match="'num_classes' is no option"):
         tcpvit.from_pretrained(saved, num_classes=5)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda w: w.fill_(float("nan")), "head.weight holds NaN or infinity"),
+        (lambda w: w.fill_(float("inf")), "head.weight holds NaN or infinity"),
+        (lambda w: w.to(torch.int32), "head.weight is of type torch.int32, the model's of torch.float32"),
+        (lambda w: w.to(torch.float8_e4m3fn), "head.weight is of type torch.float8_e4m3fn"),
+    ],
+)
+def test_weights_that_are_no_numbers_or_of_another_type_are_refused(tmp_path, change, said):
+    model = tcpvit.create_model("tcp_vit_cifar", depth=1)
+    tcpvit.save_pretrained(model, tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    weights["head.weight"] = change(weights["head.weight"])
+    save_file(weights, tmp_path / "model.safetensors")
+    with pytest.raises(ValueError, match=re.escape(said)):
+        tcpvit.from_pretrained(tmp_path)

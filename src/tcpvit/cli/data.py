@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_module
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -122,7 +123,8 @@ def _check(name: str, root: str, options: dict[str, Any], json: bool) -> list[Fi
         table.add(check.file, check.ok, check.detail)
     show([table], json=json)
     if bad := sum(not check.ok for check in checks):
-        raise ValueError(f"{bad} of {len(checks)} checks of {name} failed")
+        skipping = "; training leaves bad files out with --set data.options.on_bad=skip" * name.startswith(FOLDER)
+        raise ValueError(f"{bad} of {len(checks)} checks of {name} failed{skipping}")
     return checks
 
 
@@ -141,7 +143,9 @@ def _check_folder(name: str, options: dict[str, Any]) -> list[FileCheck]:
         FileCheck(part, True, f"{len(images):,} images, {images.task} in {len(images.classes)} classes")
         for part, images in splits.parts().items()
     ]
-    about = describe(Path(name[len(FOLDER) :]).expanduser(), options.get("bands", "all"), progress)
+    chosen = {key: options[key] for key in ("bands", "classes") if key in options}
+    about = describe(Path(name[len(FOLDER) :]).expanduser(), progress=progress, **chosen)
+    about["training"] = f"tcpvit train --task {splits.train.task} --data {shlex.quote(name)}"
     facts = [FileCheck(what, True, found) for what, found in about.items()]
     return [*counts, *facts, *(FileCheck("bad files", False, note) for note in splits.notes)]
 
