@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tcpvit.compare.study import Places
+from tcpvit.files import write_atomically
 from tcpvit.tables import Table, render
-from tcpvit.training.checkpoint import write_atomically
 
 ROOT = Path(__file__).parents[1]  # of the repository
 DOCS, README = ROOT / "docs", ROOT / "README.md"

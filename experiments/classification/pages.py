@@ -39,7 +39,7 @@ from tcpvit.compare.classification import draw_pair
 from tcpvit.compare.intervals import on_common_seeds
 from tcpvit.compare.study import Places, Record
 from tcpvit.figures.style import save_figure
-from tcpvit.training.run import read_json
+from tcpvit.files import read_json
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

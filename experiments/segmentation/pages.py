@@ -11,8 +11,8 @@ from experiments.segmentation.figures import PICTURES, draw_all
 from tcpvit.compare.intervals import on_common_seeds, signed
 from tcpvit.compare.segmentation import PAIR, PAPER, PARAMETERS, performance_table
 from tcpvit.compare.study import Places
+from tcpvit.files import read_json
 from tcpvit.tables import Written
-from tcpvit.training.run import read_json
 
 TIMES = Path("bench/segmentation.json")  # beside the records, written by benchmarks/segmentation.py
 PARTS = {"whole": "All training images", "subset": "The subset", "augmented": "The subset, augmented"}

@@ -116,3 +116,16 @@ def test_mistakes_are_one_sentence(capsys, args, complaint):
     assert code == 1
     assert complaint in err
     assert err.count("\n") == 1
+
+
+def test_check_of_a_folder_says_what_its_images_are(tmp_path, capsys):
+    write_classes(tmp_path, {"a": 5, "b\x1b[2J": 7})
+    Image.new("RGB", (40, 20)).save(tmp_path / "a" / "wide.png")
+    code, out, _ = run(capsys, "check", f"folder:{tmp_path}", "--json")
+    found = {row["file"]: row["found"] for row in json.loads(out)["check"]["rows"]}
+    assert code == 0
+    assert found["pixels"] == "3 bands of uint8 in 13 files"
+    assert found["sizes"].startswith("width ")
+    assert found["sizes"].endswith("40, height " + found["sizes"].split("height ")[1])
+    assert found["classes of train"] == "6 images (a) to 7 (b\\x1b[2J)"
+    assert "\x1b" not in run(capsys, "check", f"folder:{tmp_path}")[1]

@@ -351,7 +351,9 @@ def test_a_sixteen_bit_image_among_others_is_refused_or_skipped(tmp_path):
     """Pillow would turn it white."""
     write_classes(tmp_path, {"a": 5, "b": 5})
     Image.fromarray(np.full((8, 8), 40_000, np.uint16)).save(tmp_path / "a" / "deep.png")
-    with pytest.raises(ValueError, match=r"a/0\.png has 3 bands of uint8 .* and \S*deep\.png 1 band of uint16 \(1 f"):
+    with pytest.raises(
+        ValueError, match=r"a/0\.png has 3 bands of uint8 .* and \S*deep\.png 1 band of uint16 \(one of 1"
+    ):
         load(tmp_path)
     splits = load(tmp_path, on_bad="skip")
     assert parts(splits) == [8, 2]
@@ -506,3 +508,32 @@ def test_a_pipe_that_is_named_is_not_read(tmp_path, read):
     command = [sys.executable, "-c", code, str(tmp_path / "pipe.png")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.stderr.endswith("ValueError: a pipe, socket or device, not a file\n")
+
+
+def test_everything_that_is_wrong_is_told_at_once(tmp_path):
+    write_classes(tmp_path / "train", {"a": 5, "b": 5})
+    write_classes(tmp_path / "val", {"a": 2, "zebra": 2})
+    (tmp_path / "train" / "empty").mkdir()
+    (tmp_path / "train" / "a" / "1.png").write_bytes(b"no")
+    with pytest.raises(ValueError, match=r"^3 problems with the data:\n") as caught:
+        load(tmp_path)
+    _, *problems = str(caught.value).split("\n")
+    assert [re.search("holds no images|'zebra'|1 of 12 files", line)[0] for line in problems] == [
+        "holds no images",
+        "'zebra'",
+        "1 of 12 files",
+    ]
+
+
+def test_names_in_messages_cannot_harm_a_terminal(tmp_path):
+    write_classes(tmp_path, {"a": 5, "b\x1b[2J": 5})
+    (tmp_path / "b\x1b[2J" / "1\r.png").write_bytes(b"no")
+    with pytest.raises(ValueError, match=r"b\\x1b\[2J/1\\r\.png") as caught:
+        load(tmp_path)
+    assert str(caught.value).isprintable()
+
+
+def test_the_head_of_a_png_is_looked_at_without_its_pixels(tmp_path, monkeypatch):
+    write_classes(tmp_path, {"a": 5, "b": 5})
+    monkeypatch.setattr("PIL.ImageFile.ImageFile.load", lambda self: pytest.fail("decoded"))
+    assert parts(load(tmp_path, stream=True)) == [8, 2]

@@ -21,9 +21,10 @@ import tcpvit
 from tcpvit import cli
 from tcpvit.data import Splits
 from tcpvit.data.augment import normalise
+from tcpvit.data.images import resize_pixels
 from tcpvit.figures.masks import palette
 from tcpvit.inference import load_model, segment_files
-from tcpvit.inference.masks import likeliest
+from tcpvit.inference.masks import likeliest, model_size
 from tcpvit.models import Decoder, DecoderConfig, EncoderDecoder
 from tcpvit.training import load_recipe, resume, train
 
@@ -350,3 +351,29 @@ def test_masks_are_not_written_through_links(place, run):
     assert code == 1
     assert "out/overlays leads through a link to " in err
     assert [path.read_text() for path in (place / "mine").iterdir()] == ["mine"]
+
+
+def test_masks_of_float_tiffs_of_six_bands(tmp_path, monkeypatch, run):
+    tifffile = pytest.importorskip("tifffile")
+    monkeypatch.chdir(tmp_path)
+    write_pairs(tmp_path / "scans")
+    random = np.random.default_rng(2)
+    for file in (tmp_path / "scans" / "images").iterdir():
+        pixels = random.normal(size=(24, 32, 6)).astype(np.float32)
+        tifffile.imwrite(file.with_suffix(".tif"), pixels, photometric="minisblack", planarconfig="contig")
+        file.unlink()
+    changes = [part for word in SMALL for part in ("--set", word)]
+    code, _, err = run("train", "paper-segmentation", "--data", "folder:scans", "--name", "six", "--quiet", *changes)
+    assert code == 0, err
+    assert run("eval", "runs/six", "--json")[0] == 0
+    code, _, err = run("predict", "runs/six", "scans/images", "--images", "out")
+    assert code == 0, err
+    masks = sorted((tmp_path / "out" / "masks").iterdir())
+    assert [Image.open(mask).size for mask in masks] == [(32, 24)] * 6
+    model, about = tcpvit.from_pretrained("runs/six/best"), load_model("runs/six").preprocessing
+    assert (about["image_shape"], about["dtype"]) == ([6, 32, 32], "float32")
+    seen = resize_pixels(tifffile.imread("scans/images/0.tif"), model_size((32, 24), (32, 32), "crop"))
+    mean, std = (torch.tensor(about[key]).view(6, 1, 1) for key in ("mean", "std"))
+    with torch.no_grad():
+        logits = model(((torch.tensor(seen).permute(2, 0, 1) - mean) / std)[None])[0]
+    assert (np.asarray(Image.open(masks[0])) == likeliest(logits, (24, 32))).mean() > 0.99

@@ -230,3 +230,38 @@ def test_labelled_images_stay_in_their_folder(run, place):
     assert code == 1
     assert "labelled/deep leads through a link to " in err
     assert not (place / "0.png.png").exists()
+
+
+HOSTILE = ["=cmd|calc.png", "a\rb.png", "c\x1b[2Jd.png", os.fsdecode(b"e\xfff.png"), "+1.png", 'comma,quote".png']
+
+
+@pytest.mark.skipif(os.name == "nt", reason="file names of POSIX")
+@pytest.mark.parametrize("json_too", [False, True])
+def test_hostile_names_cost_no_predictions_and_harm_no_terminal(run, place, json_too):
+    (place / "odd").mkdir()
+    content = (place / "images" / "0.png").read_bytes()
+    for name in HOSTILE:
+        (place / "odd" / name).write_bytes(content)
+    (place / "odd" / "bad\x1b[31m.png").write_bytes(b"no")
+    os.chdir(place / "odd")
+    names = sorted(HOSTILE)
+    out = place / "labels.csv"
+    extra = ["--json"] if json_too else []
+    command = ["predict", "../run", *names, "bad\x1b[31m.png", "--out", str(out), "--sheet", "../sheet.png"]
+    code, _, err = run(*command, "--images", "../labelled", *extra)
+    assert code == 0
+    assert "\x1b" not in err
+    assert "bad\\x1b[31m.png" in err
+    assert len(list((place / "labelled").iterdir())) == len(HOSTILE)
+    text = out.read_bytes().decode("utf-8")
+    if json_too:
+        assert [each["file"] for each in json.loads(text)["found"]] == names
+    else:
+        assert "\r" not in text
+        assert "\x1b" not in text
+        cells = [row["file"] for row in rows(text)]
+        assert len(cells) == len(names)
+        assert not any(cell.startswith(("=", "+", "-", "@")) for cell in cells)
+        unescaped = [cell.removeprefix("'").encode("ascii").decode("unicode_escape") for cell in cells]
+        assert unescaped == names
+    assert "\x1b" not in run("predict", "../run", *names)[1]

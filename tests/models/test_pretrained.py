@@ -2,12 +2,14 @@
 
 import inspect
 import json
+import re
 import subprocess
 import sys
 
 import pytest
 import torch
 from huggingface_hub import hf_hub_download
+from safetensors.torch import load_file, save_file
 
 import tcpvit
 from tcpvit.models import VisionTransformer
@@ -157,3 +159,22 @@ def test_a_converted_model_is_not_saved_as_what_it_was(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"converted ones are saved by tcpvit\.save_pretrained"):
         model.save_pretrained(tmp_path)
     assert not (tmp_path / CONFIG).exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda w: w.fill_(float("nan")), "head.weight holds NaN or infinity"),
+        (lambda w: w.fill_(float("inf")), "head.weight holds NaN or infinity"),
+        (lambda w: w.to(torch.int32), "head.weight is of type torch.int32, the model's of torch.float32"),
+        (lambda w: w.to(torch.float8_e4m3fn), "head.weight is of type torch.float8_e4m3fn"),
+    ],
+)
+def test_weights_that_are_no_numbers_or_of_another_type_are_refused(tmp_path, change, said):
+    model = tcpvit.create_model("tcp_vit_cifar", depth=1)
+    tcpvit.save_pretrained(model, tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    weights["head.weight"] = change(weights["head.weight"])
+    save_file(weights, tmp_path / "model.safetensors")
+    with pytest.raises(ValueError, match=re.escape(said)):
+        tcpvit.from_pretrained(tmp_path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_module
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -110,7 +111,8 @@ def _check(data: DataRecipe, json: bool) -> list[FileCheck]:
         table.add(check.file, check.ok, check.detail)
     show([table], json=json)
     if bad := sum(not check.ok for check in checks):
-        raise ValueError(f"{bad} of {len(checks)} checks of {data.name} failed")
+        skipping = "; training leaves bad files out with --set data.options.on_bad=skip" * data.name.startswith(FOLDER)
+        raise ValueError(f"{bad} of {len(checks)} checks of {data.name} failed{skipping}")
     return checks
 
 
@@ -129,7 +131,9 @@ def _check_folder(data: DataRecipe) -> list[FileCheck]:
         FileCheck(part, True, f"{len(images):,} images, {images.task} in {len(images.classes)} classes")
         for part, images in splits.parts().items()
     ]
-    about = describe(Path(data.name[len(FOLDER) :]).expanduser(), options.get("bands", "all"), progress)
+    chosen = {key: options[key] for key in ("bands", "classes") if key in options}
+    about = describe(Path(data.name[len(FOLDER) :]).expanduser(), progress=progress, **chosen)
+    about["training"] = f"tcpvit train --task {splits.train.task} --data {shlex.quote(data.name)}"
     facts = [FileCheck(what, True, found) for what, found in about.items()]
     return [*counts, *facts, *(FileCheck("bad files", False, note) for note in splits.notes)]
 

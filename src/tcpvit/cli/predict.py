@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -18,13 +19,13 @@ from tcpvit.data.images import Fit, OnBad, list_bad
 from tcpvit.errors import printable
 from tcpvit.figures.labelled import draw_labelled, draw_sheet
 from tcpvit.figures.style import house_style
-from tcpvit.inference.loading import Weights, load_model
+from tcpvit.files import write_atomically, write_inside
+from tcpvit.inference.loading import LoadedModel, Weights, load_model
 from tcpvit.inference.masks import KINDS, Segmented, segment_files
 from tcpvit.inference.predict import Prediction, Predictions, check_counts, find_images, predict_files
 from tcpvit.models import EncoderDecoder, list_pretrained
+from tcpvit.progress import Progress
 from tcpvit.tables import json_text
-from tcpvit.training.checkpoint import write_atomically
-from tcpvit.training.links import write_inside
 
 SHOWN = 80  # images on a sheet
 SIDE = 512  # pixels: larger images are reduced before they are drawn
@@ -78,49 +79,57 @@ def predict(
     if sheet is not None and sheet.suffix.lower() not in (".png", ".svg", ".pdf", ".jpg"):
         raise ValueError(f"a sheet is an image, as sheet.png or sheet.svg, got {str(sheet)!r}")
     check_counts(top, batch_size)
-    loaded = load_model(target, weights)
-    if loaded.preprocessing is None and not Path(target).is_dir():
-        raise ValueError(
-            f"{target} is a preset with random weights; train it, then predict with the folder of its run, or take one "
-            f"that comes with weights: {', '.join(list_pretrained())}"
-        )
-    if loaded.preprocessing is None and loaded.config is None:
-        raise ValueError(
-            f"{target} does not say how its images are prepared; convert the model again from where that is known "
-            f"(a run, timm, torchvision, transformers with a preprocessor_config.json), or distil it"
-        )
-    if loaded.preprocessing is None:
-        print(f"tcpvit: {target} does not say how its images were prepared; ImageNet's way is taken", file=sys.stderr)
     progress = display_for(json=True)  # stdout is left to the predictions
+    loaded = _load(target, weights, progress)
     segments = isinstance(loaded.model, EncoderDecoder)
     images = Path("segmented") if segments and images is None else images
     files = find_images(paths, leave_out=_written_into(images, segments))
+    common: dict[str, Any] = {"fit": fit, "on_bad": on_bad, "device": device, "progress": progress}
     if segments and images is not None:
-        done = Predictions(
-            *segment_files(loaded, files, images, fit=fit, on_bad=on_bad, device=device, progress=progress)
-        )
+        done = Predictions(*segment_files(loaded, files, images, **common))
     else:
-        done = predict_files(
-            loaded, files, top=top, fit=fit, on_bad=on_bad, batch_size=batch_size, device=device, progress=progress
-        )
+        done = predict_files(loaded, files, top=top, batch_size=batch_size, **common)
     if done.bad:
-        print(f"tcpvit: {list_bad(done.bad, len(files))}; skipped", file=sys.stderr)
-    text = _as_json(done) if json else _as_csv(done.found)
-    if out is None:
-        sys.stdout.write(text)
-    else:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(out, text.encode())
-        print(f"{len(done.found):,} predictions in {printable(str(out))}", file=sys.stderr)
+        progress.message(f"{list_bad(done.bad, len(files))}; skipped")
+    _write(done, out, json)
     if sheet is not None:
         _draw_sheet(done.found, sheet)
     if images is not None:
         if labelled := [item for item in done.found if isinstance(item, Prediction)]:
             _draw_labelled(labelled, images)
-            print(f"{len(done.found):,} labelled images in {images}", file=sys.stderr)
-        else:
-            print(f"{len(done.found):,} masks and overlays in {images}", file=sys.stderr)
+        what = "labelled images" if labelled else "masks and overlays"
+        print(f"{len(done.found):,} {what} in {printable(str(images))}", file=sys.stderr)
     return done
+
+
+def _load(target: str, weights: Weights, progress: Progress) -> LoadedModel:
+    """A model that has been trained, and whose images can be prepared."""
+    loaded = load_model(target, weights)
+    if loaded.preprocessing is not None:
+        return loaded
+    if not Path(target).is_dir():
+        raise ValueError(
+            f"{target} is a preset with random weights; train it, then predict with the folder of its run, or take one "
+            f"that comes with weights: {', '.join(list_pretrained())}"
+        )
+    if loaded.config is None:
+        raise ValueError(
+            f"{target} does not say how its images are prepared; convert the model again from where that is known "
+            f"(a run, timm, torchvision, transformers with a preprocessor_config.json), or distil it"
+        )
+    progress.message(f"{target} does not say how its images were prepared; they are normalised as ImageNet's are")
+    return loaded
+
+
+def _write(done: Predictions, out: Path | None, json: bool) -> None:
+    """The predictions as CSV or JSON, into a file or on stdout."""
+    text = json_text(asdict(done)) + "\n" if json else _as_csv(done.found)
+    if out is None:
+        sys.stdout.write(text)
+        return
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(out, text.encode())
+    print(f"{len(done.found):,} predictions in {printable(str(out))}", file=sys.stderr)
 
 
 def _written_into(images: Path | None, segments: bool) -> list[Path]:
@@ -149,10 +158,6 @@ def as_cell(value: str) -> str:
     return f"'{shown}" if shown.startswith(("=", "+", "-", "@")) else shown
 
 
-def _as_json(done: Predictions) -> str:
-    return json_text(asdict(done)) + "\n"
-
-
 def _draw_sheet(found: Sequence[Prediction | Segmented], sheet: Path) -> None:
     """The first images on one sheet, with what was found in them."""
     shown = found[:SHOWN]
@@ -161,7 +166,7 @@ def _draw_sheet(found: Sequence[Prediction | Segmented], sheet: Path) -> None:
     with house_style():
         figure.savefig(sheet)
     left_out = f" (the first {SHOWN} of {len(found):,})" if len(found) > SHOWN else ""
-    print(f"{sheet}{left_out}", file=sys.stderr)
+    print(f"{printable(str(sheet))}{left_out}", file=sys.stderr)
 
 
 def _draw_labelled(found: Sequence[Prediction], folder: Path) -> None:

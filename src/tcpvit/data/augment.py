@@ -59,9 +59,9 @@ class Augment:
 
     def check_task(self, task: str) -> None:
         """Masks go along with flips, shifts, zooms and colours only."""
-        unfit = [name for name in ("randaugment", "erase", "mixup", "cutmix") if getattr(self, name)]
-        if task == "segmentation" and unfit:
-            raise ValueError(f"{unfit[0]} is for classification; segmentation takes shift, flip, zoom and colour")
+        unusable = [name for name in ("randaugment", "erase", "mixup", "cutmix") if getattr(self, name)]
+        if task == "segmentation" and unusable:
+            raise ValueError(f"{unusable[0]} is for classification; segmentation takes shift, flip, zoom and colour")
 
     @property
     def group(self) -> int:

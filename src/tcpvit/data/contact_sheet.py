@@ -9,8 +9,10 @@ from torch import Tensor
 from tcpvit.data.decode import as_colour
 from tcpvit.data.image_set import IGNORE, Images, resize_images
 from tcpvit.data.subsets import draw
+from tcpvit.errors import printable
 
 CELL, GAP, MARGIN = 96, 4, 14  # pixels
+LONGEST = 28  # letters of a name
 INK, PAPER = (45, 45, 45), (255, 255, 255)
 TINTS = torch.tensor([(230, 60, 50), (40, 120, 220), (60, 170, 75), (240, 170, 30), (150, 80, 190)])
 WHITE = torch.tensor((255, 255, 255))  # ignored pixels
@@ -22,7 +24,9 @@ def contact_sheet(data: Images, *, columns: int = 10, rows: int = 10, seed: int 
         lines = []
         for label, name in enumerate(data.classes[:rows]):
             of_class = (data.labels == label).nonzero()[:, 0]
-            lines.append((name, _images(data, _some(of_class, columns, seed))))
+            shown = printable(name)
+            shown = shown if len(shown) <= LONGEST else f"{shown[: LONGEST - 1]}…"
+            lines.append((shown, _images(data, _some(of_class, columns, seed))))
     else:
         chosen = _some(torch.arange(len(data)), columns * max(1, rows // 2), seed).split(columns)
         lines = [(name, make(data, part)) for part in chosen for name, make in (("", _images), ("mask", _tinted))]

@@ -146,7 +146,7 @@ def _check_depth(image: Image.Image, bands: Bands) -> None:
     if bands == "rgb" and image.mode.startswith(("I", "F")):
         raise ValueError(f"more than 8 bits per channel (mode {image.mode}), which bands=rgb does not read")
     if image.mode == "F" or (image.mode == "I" and image.format not in ("PNG", "PPM")):
-        raise ValueError(f"values of 32 bits (mode {image.mode}) are read from TIFF files alone")
+        raise ValueError(f"values of 32 bits (mode {image.mode}) are read from TIFF files only")
     if bands == "all" and _is_deep_colour(image):
         raise ValueError(
             f"colour of 16 bits in a {image.format} file; save it as TIFF, or read 8 of the bits with {COLOUR_ONLY}"

@@ -149,20 +149,25 @@ def _hold_out(train: ImageFiles, fraction: float, seed: int, stratified: bool) -
     return {"train": train.subset(kept), "val": val}
 
 
-def describe(folder: Path, bands: Bands = "all", progress: Progress | None = None) -> dict[str, str]:
+def describe(
+    folder: Path, bands: Bands = "all", classes: Sequence[str] | None = None, progress: Progress | None = None
+) -> dict[str, str]:
     """What the images of `folder` are, for people: their number in each class, their sizes, bands and values."""
     folders = part_folders(folder)
-    named: dict[str, str] = {}
-    if not (folders["train"] / "images").is_dir():
-        listings = list_classes(folders, tuple(class_folders(folders["train"])), [])
-        for part, listing in listings.items():
-            counts = torch.bincount(listing.labels, minlength=1).tolist()
-            names = class_folders(folders["train"])
-            fewest, most = (choose(range(len(counts)), key=counts.__getitem__) for choose in (min, max))
-            named[f"classes of {part}"] = printable(
-                f"{counts[fewest]:,} images ({names[fewest]}) to {counts[most]:,} ({names[most]})"
-            )
-    else:
+    counted: dict[str, str] = {}
+    if is_segmentation(folders, classes):
         listings = list_pairs(folders, "skip", [])
+    else:
+        names = tuple(classes or class_folders(folders["train"]))
+        listings = list_classes(folders, names, [])
+        counted = {f"classes of {part}": _say_counts(listing, names) for part, listing in listings.items()}
     found = survey_files([file for listing in listings.values() for file in listing.files], bands, progress)
-    return named | found.describe()
+    return counted | found.describe()
+
+
+def _say_counts(listing: Listing, names: Sequence[str]) -> str:
+    counts = dict(zip(names, torch.bincount(listing.labels, minlength=len(names)).tolist(), strict=True))
+    fewest, most = min(counts, key=counts.__getitem__), max(counts, key=counts.__getitem__)
+    if counts[fewest] == counts[most]:
+        return f"{counts[most]:,} images in each"
+    return printable(f"{counts[fewest]:,} images ({fewest}) to {counts[most]:,} ({most})")

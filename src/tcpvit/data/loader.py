@@ -1,6 +1,6 @@
 """Batches for training and evaluation: every batch is a function of the seed, the epoch and its number.
 
-Nothing is remembered between batches, so a run that was killed goes on with the same images in the same order under
+Nothing is remembered between batches, so a run that was killed resumes with the same images in the same order under
 the same augmentation. Processes take slices of one common batch, so the number of processes changes nothing either.
 """
 
@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 from tcpvit.data.augment import Augment, Draws, normalise
 from tcpvit.data.image_set import Batch, Images
 from tcpvit.data.images import SKIP, ImageFiles, list_bad
+from tcpvit.errors import printable
 
 
 class _Plan(NamedTuple):
@@ -135,7 +136,7 @@ class Batches:
             raise ValueError(f"{list_bad(batch.bad, len(plan.rows))}; repair or remove them, or {SKIP}")
         for sentence in batch.bad:
             if sentence not in self.skipped:
-                warnings.warn(f"skipped {sentence}", stacklevel=3)
+                warnings.warn(f"skipped {printable(sentence)}", stacklevel=3)
             self.skipped[sentence] = None
         return plan._replace(draws={name: drawn[batch.kept] for name, drawn in plan.draws.items()})
 

@@ -20,7 +20,10 @@ def listed_classes(folder: Path) -> list[str]:
     listed = folder / "classes.txt"
     if is_special(str(listed)):
         raise ValueError(f"{listed} is {SPECIAL}; put a text file there, or remove it")
-    lines = listed.read_text(encoding="utf-8-sig").splitlines() if listed.is_file() else []
+    try:
+        lines = listed.read_text(encoding="utf-8-sig").splitlines() if listed.is_file() else []
+    except UnicodeDecodeError:
+        raise ValueError(f"{listed} is no text in UTF-8; save it as such, one class a line") from None
     return [line.strip() for line in lines if line.strip()]
 
 

@@ -33,9 +33,9 @@ class Survey:
         """That files of one set are of several kinds, with one file of each of two."""
         (kind, files), (other, others) = list(self.kinds.items())[:2]
         return printable(
-            f"all images of a set have the same bands and values, but {files[0][0]} has {kind} (as {len(files):,} "
-            f"files do) and {others[0][0]} {other} ({len(others):,} files); convert them, read all as colour of 8 bits "
-            f"with {COLOUR_ONLY}, or leave out the fewer ones with on_bad=skip (--set data.options.on_bad=skip)"
+            f"all images of a set have the same bands and values, but {files[0][0]} has {kind} (one of "
+            f"{len(files):,}) and {others[0][0]} {other} (one of {len(others):,}); convert them, read all as colour of "
+            f"8 bits with {COLOUR_ONLY}, or leave out the fewer ones with on_bad=skip (--set data.options.on_bad=skip)"
         )
 
     def describe(self) -> dict[str, str]:

@@ -43,8 +43,13 @@ class LoadedModel:
         return replace(data, mean=mean, std=std)
 
     def preparation(self) -> dict[str, Any]:
-        """How the model's images are prepared; without a record of that, by ImageNet's habits."""
+        """How the model's images are prepared; without a record of that, as ImageNet's are."""
         config = self.config
+        if self.preprocessing is None and config.in_chans != len(IMAGENET_MEAN):
+            raise ValueError(
+                f"{self.name} takes images of {config.in_chans} channels, and no record says how they are prepared; "
+                "take the folder of its run"
+            )
         return self.preprocessing or {
             "task": "segmentation" if isinstance(config, SegmenterConfig) else "classification",
             "classes": [str(k) for k in range(config.num_classes)],
@@ -121,7 +126,7 @@ def load_model(target: str | Path, weights: Weights = "best", *, model: nn.Modul
 
 
 def _load(saved: Path, model: nn.Module | None) -> nn.Module:
-    """The model of a folder; one that another program built has its weights there alone."""
+    """The model of a folder; of one that was built in Python, the folder has the weights only."""
     if (saved / CONFIG).is_file() or not (saved / WEIGHTS).is_file():
         return cast(nn.Module, from_pretrained(saved, model=model))
     if model is None:

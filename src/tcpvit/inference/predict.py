@@ -126,7 +126,7 @@ def check_counts(top: int, batch_size: int) -> None:
 
 
 def _as_data(loaded: LoadedModel, files: Sequence[str | Path], fit: Fit | None) -> ImageFiles:
-    """The files as a set of the kind that the model was trained on; without a record of that, by ImageNet's habits."""
+    """The files as a set of the kind that the model was trained on; without a record of that, as ImageNet's are."""
     about = loaded.preparation()
     if about["task"] != "classification":
         raise ValueError(f"{loaded.name} labels every pixel; take tcpvit.inference.segment_files for it")
