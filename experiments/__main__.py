@@ -81,6 +81,6 @@ if __name__ == "__main__":
     app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
     app.command(help=help_of(experiment))(command(experiment))
     try:
-        app()
+        app(prog_name="python -m experiments")
     except (ValueError, OSError, ImportError) as error:
         sys.exit(f"experiments: {error}")
