@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tcpvit import cli
+from tcpvit.cli import app as cli
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
