@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+import os
 import re
+import socket
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -347,3 +351,151 @@ def test_sixteen_bit_pictures_are_refused(tmp_path):
     Image.fromarray(np.full((8, 8), 40_000, np.uint16)).save(tmp_path / "a" / "deep.png")
     with pytest.raises(ValueError, match=r"deep\.png \(more than 8 bits per channel"):
         load(tmp_path)
+
+
+links = pytest.mark.skipif(os.name == "nt", reason="links and pipes of POSIX")
+
+
+def parts(splits) -> list[int]:
+    return [len(splits.train), len(splits.val)]
+
+
+@links
+def test_links_to_where_they_lie_add_nothing(tmp_path):
+    write_classes(tmp_path, {"cat": 10, "dog": 10})
+    before = load(tmp_path)
+    (tmp_path / "cat" / "self").symlink_to(tmp_path / "cat")
+    (tmp_path / "cat" / "0-link.png").symlink_to("7.png")
+    (tmp_path / "dog" / "loop").symlink_to("loop")  # which leads nowhere
+    after = load(tmp_path)
+    assert parts(after) == [16, 4]
+    assert after.indices() == before.indices()
+    assert torch.equal(after.train.images, before.train.images)
+
+
+@links
+def test_a_link_to_the_whole_folder_is_refused(tmp_path):
+    write_classes(tmp_path, {"cat": 6, "dog": 6})
+    (tmp_path / "all").symlink_to(tmp_path)
+    with pytest.raises(ValueError, match=r"all/\S+ and \S+/cat/\S+ are one file by a link and would count as two cla"):
+        load(tmp_path)
+
+
+@links
+def test_links_that_hang_a_walk_by_names(tmp_path):
+    """Two links to where they lie have 2^40 paths below them."""
+    write_classes(tmp_path, {"cat": 6, "dog": 6})
+    number = len(load(tmp_path).train)
+    for name in ("a", "b"):
+        (tmp_path / "cat" / name).symlink_to(".")
+    code = "import sys; from tcpvit.data import load_dataset; print(len(load_dataset(sys.argv[1], image_size=8).train))"
+    command = [sys.executable, "-c", code, f"folder:{tmp_path}"]
+    assert subprocess.run(command, capture_output=True, text=True, timeout=60).stdout == f"{number}\n"
+
+
+@links
+def test_linked_folders_and_files_from_another_disk_are_taken(tmp_path):
+    write_classes(tmp_path / "disk", {"cat": 5, "x": 5})
+    (tmp_path / "set" / "dog").mkdir(parents=True)
+    (tmp_path / "set" / "cat").symlink_to(tmp_path / "disk" / "cat")
+    (tmp_path / "set" / "dog" / "deep").symlink_to(tmp_path / "disk" / "x")
+    assert parts(load(tmp_path / "set")) == [8, 2]
+    for i in range(5):
+        (tmp_path / "set" / "dog" / f"{i}.png").symlink_to(tmp_path / "disk" / "x" / f"{i}.png")
+    (tmp_path / "link").symlink_to(tmp_path / "set")
+    assert parts(load(tmp_path / "link")) == [8, 2]
+
+
+@links
+@pytest.mark.parametrize("path", ["train/b/x.png", "val/a/x.png", "val/b/x.png"])
+def test_one_file_is_of_one_class_and_trained_on_or_held_out(tmp_path, path):
+    write_classes(tmp_path / "train", {"a": 3, "b": 3})
+    write_classes(tmp_path / "val", {"a": 3, "b": 3})
+    (tmp_path / path).symlink_to(tmp_path / "train" / "a" / "1.png")
+    how = "as two classes" if path.startswith("train") else "as training and as held-out data"
+    named = re.escape(f"{tmp_path}/train/a/1.png and {tmp_path}/{path} are one file by a link and would count {how}")
+    with pytest.raises(ValueError, match=f"^{named}; remove one of them$"):
+        load(tmp_path)
+
+
+@links
+def test_validation_may_be_the_test_too(tmp_path):
+    write_classes(tmp_path / "train", {"a": 3, "b": 3})
+    write_classes(tmp_path / "val", {"a": 2, "b": 2})
+    (tmp_path / "test").symlink_to("val")
+    assert [len(part) for part in load(tmp_path).parts().values()] == [6, 4, 4]
+
+
+@links
+def test_pictures_of_masks_are_one_file_each_and_masks_may_be_shared(tmp_path):
+    write_masks(tmp_path, {f"p{i}": stripes() for i in range(10)})
+    (tmp_path / "images" / "loop").symlink_to(tmp_path / "images")
+    (tmp_path / "masks" / "loop").symlink_to(tmp_path / "masks")
+    (tmp_path / "masks" / "p3.png").unlink()
+    (tmp_path / "masks" / "p3.png").symlink_to("p4.png")
+    assert parts(load(tmp_path)) == [8, 2]
+    (tmp_path / "images" / "p5.png").unlink()
+    (tmp_path / "images" / "p5.png").symlink_to("p6.png")
+    with pytest.raises(ValueError, match=r"p6\.png and \S+p5\.png are one file by a link and would count as two pict"):
+        load(tmp_path)
+
+
+def in_time(path, *options: str) -> subprocess.CompletedProcess[str]:
+    """`tcpvit data check` in a process of its own, which a pipe could hold for ever."""
+    command = [sys.executable, "-m", "tcpvit", "data", "check", f"folder:{path}", *options]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+@links
+def test_pipes_and_sockets_are_skipped_and_named(tmp_path, monkeypatch):
+    write_classes(tmp_path, {"cat": 10, "dog": 10})
+    os.mkfifo(tmp_path / "cat" / "pipe.png")
+    monkeypatch.chdir(tmp_path / "dog")  # the path of a socket is short
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind("socket.png")
+    (tmp_path / "dog" / "device.png").symlink_to("/dev/zero")
+    found = in_time(tmp_path, "--json").stdout
+    assert "3 of 23 files cannot be used: " in found
+    for name in ("pipe", "socket", "device"):
+        assert f"{name}.png (a pipe, socket or device, not a file)" in found
+    for stream in (True, False):
+        splits = load(tmp_path, stream=stream)
+        assert parts(splits) == [16, 4]
+        assert len(splits.notes) == 1
+        assert "pipe.png" in splits.notes[0]
+
+
+@links
+@pytest.mark.parametrize("kind", ["images", "masks"])
+def test_a_pipe_among_pictures_and_masks(tmp_path, kind):
+    write_masks(tmp_path, {f"p{i}": stripes() for i in range(10)})
+    os.mkfifo(tmp_path / kind / "pipe.png")
+    assert f"{kind}/pipe.png (a pipe" in in_time(tmp_path, "--json").stdout
+    assert parts(load(tmp_path)) == [8, 2]
+    (tmp_path / kind / "p3.png").unlink()
+    os.mkfifo(tmp_path / kind / "p3.png")
+    with pytest.raises(ValueError, match=rf"p3\.png \(no .*{kind}/p3\.png \(a pipe, socket or device, not a file\)"):
+        load(tmp_path)
+
+
+@links
+def test_a_class_of_pipes_and_a_pipe_of_class_names(tmp_path):
+    write_classes(tmp_path / "classes", {"cat": 3, "dog": 3})
+    (tmp_path / "classes" / "eel").mkdir()
+    os.mkfifo(tmp_path / "classes" / "eel" / "pipe.png")
+    with pytest.raises(ValueError, match=r"eel holds no pictures \(1 of 1 files .*pipe\.png .*\); fill it"):
+        load(tmp_path / "classes")
+    write_masks(tmp_path / "masks", {f"p{i}": stripes() for i in range(10)})
+    os.mkfifo(tmp_path / "masks" / "classes.txt")
+    with pytest.raises(ValueError, match=r"classes\.txt is a pipe, socket or device, not a file; put a text file"):
+        load(tmp_path / "masks")
+
+
+@links
+@pytest.mark.parametrize("read", ["read_picture", "read_mask"])
+def test_a_pipe_that_is_named_is_not_read(tmp_path, read):
+    os.mkfifo(tmp_path / "pipe.png")
+    code = f"import sys; from tcpvit.data.pictures import {read}; {read}(sys.argv[1])"
+    command = [sys.executable, "-c", code, str(tmp_path / "pipe.png")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.stderr.endswith("ValueError: a pipe, socket or device, not a file\n")

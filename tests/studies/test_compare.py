@@ -264,3 +264,15 @@ def test_the_demo_ends_in_pictures_and_commands_to_copy(place, run):
     assert code == 0
     assert out.count("\n") == 21
     assert (place / "labels.png").exists()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need rights on Windows")
+@pytest.mark.parametrize(
+    ("verb", "part"), [("compare", "figures"), ("compare", "comparison.json"), ("demo", "pictures")]
+)
+def test_nothing_is_written_through_links(tmp_path, monkeypatch, capsys, verb, part):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "demo").mkdir(parents=True)
+    (tmp_path / "runs" / "demo" / part).symlink_to(tmp_path / "elsewhere")
+    assert cli.main([verb, *SMALL, *["--name=demo"] * (verb == "compare")]) == 1
+    assert f"runs/demo/{part} is a link to " in capsys.readouterr().err

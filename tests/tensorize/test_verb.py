@@ -201,3 +201,13 @@ def test_misuse(capsys, args, said):
     code, _, err = run(capsys, *args)
     assert code == 1
     assert said in err
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need rights on Windows")
+def test_a_model_is_not_saved_through_a_link(capsys, tmp_path):
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "model.safetensors").symlink_to(tmp_path / "mine")
+    assert cli.main(["tensorize", "std_vit_cifar", "--out", str(tmp_path / "out")]) == 1
+    assert "out/model.safetensors is a link to " in capsys.readouterr().err
+    assert (tmp_path / "mine").read_text() == "mine"

@@ -196,3 +196,40 @@ def test_a_segmenter_is_refused(run, place):
     code, _, err = run("predict", "run", "pictures")
     assert code == 1
     assert "run labels every pixel" in err
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links and pipes of POSIX")
+def test_links_and_pipes_in_a_folder_of_pictures(place):
+    for name in ("a", "b"):
+        (place / "pictures" / name).symlink_to(".")
+    (place / "pictures" / "link.png").symlink_to("0.png")
+    (place / "disk").mkdir()
+    (place / "pictures" / "0.png").rename(place / "disk" / "0.png")
+    (place / "pictures" / "disk").symlink_to(place / "disk")
+    os.mkfifo(place / "pictures" / "pipe.png")
+    command = [sys.executable, "-m", "tcpvit", "predict", "run", "pictures"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=place)
+    assert done.returncode == 0, done.stderr
+    names = [f"pictures/{name}.png" for name in ("1", "2", "3", "disk/0", "more/4", "more/5")]
+    assert [row["file"] for row in rows(done.stdout)] == names
+    assert "pictures/pipe.png (a pipe, socket or device, not a file)" in done.stderr
+    assert "pictures/link.png (" in done.stderr  # its file has moved
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need rights on Windows")
+def test_labelled_pictures_stay_in_their_folder(run, place):
+    (place / "pictures" / "deep").mkdir()
+    (place / "pictures" / "0.png").rename(place / "pictures" / "deep" / "0.png")
+    (place / "mine.png").write_text("mine")
+    (place / "labelled").mkdir()
+    (place / "labelled" / "1.png.png").symlink_to(place / "mine.png")
+    assert run("predict", "run", "pictures", "--pictures", "labelled")[0] == 0
+    assert (place / "mine.png").read_text() == "mine"
+    assert Image.open(place / "labelled" / "1.png.png").format == "PNG"
+    (place / "labelled" / "deep" / "0.png.png").unlink()
+    (place / "labelled" / "deep").rmdir()
+    (place / "labelled" / "deep").symlink_to(place)
+    code, _, err = run("predict", "run", "pictures", "--pictures", "labelled")
+    assert code == 1
+    assert "labelled/deep leads through a link to " in err
+    assert not (place / "0.png.png").exists()

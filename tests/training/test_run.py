@@ -5,16 +5,22 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from small_runs import make_set
 
+from tcpvit import cli
 from tcpvit.training import resume, train
-from tcpvit.training.run import RunFolder
+from tcpvit.training.checkpoint import write_atomically
+from tcpvit.training.links import open_own
+from tcpvit.training.run import FILES, FOLDERS, LOCK, RunFolder, folder_of
 
 HOLD = """
 import fcntl, sys, time
@@ -111,3 +117,125 @@ def test_a_folder_that_cannot_be_made_is_one_sentence(recipe, splits, tmp_path):
     with pytest.raises(OSError, match="Not a directory") as caught:
         train(recipe, tmp_path / "file" / "run", splits=splits)
     assert "file" in str(caught.value.filename)
+
+
+links = pytest.mark.skipif(os.name == "nt", reason="links need rights on Windows")
+
+
+def lay_out(home, kind):
+    """A folder outside of a run, with something of the user's in it; gives what a link is to lead to."""
+    outside = home / "outside"
+    outside.mkdir()
+    (outside / "mine").write_text("mine")
+    (outside / ".mine.tmp").write_text("mine")
+    return {"file": outside / "mine", "folder": outside, "nothing": home / "nothing"}[kind]
+
+
+def remove(path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    path.unlink(missing_ok=True)
+
+
+def untouched(home) -> bool:
+    files = {path.name: path.read_text() for path in (home / "outside").iterdir()}
+    return files == {"mine": "mine", ".mine.tmp": "mine"} and not (home / "nothing").exists()
+
+
+@links
+@pytest.mark.parametrize("target", ["there", "nothing"])
+@pytest.mark.parametrize("name", [*FILES, *FOLDERS, LOCK, "best/model.safetensors", "checkpoints/more"])
+def test_a_part_that_is_a_link_is_refused(recipe, splits, tmp_path, name, target):
+    folder = tmp_path / "run"
+    train(recipe, folder, splits=splits)
+    kind = ("folder" if name in FOLDERS else "file") if target == "there" else "nothing"
+    remove(folder / name)
+    (folder / name).symlink_to(lay_out(tmp_path, kind))
+    for attempt in (
+        lambda: resume(folder, splits=splits, overrides=["schedule.epochs=3"]),
+        lambda: train(recipe, folder, splits=splits, overwrite=True),
+        lambda: RunFolder(folder).locked().__enter__(),
+    ):
+        with pytest.raises(
+            ValueError, match=rf"{re.escape(name)} is a link to .*; put the file or folder itself there"
+        ):
+            attempt()
+    assert untouched(tmp_path)
+
+
+@links
+def test_a_new_run_is_not_begun_among_links(recipe, splits, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "best").symlink_to(lay_out(tmp_path, "folder"))
+    with pytest.raises(ValueError, match=r"best is a link to"):
+        train(recipe, tmp_path / "run", splits=splits)
+    assert untouched(tmp_path)
+
+
+@links
+def test_the_run_itself_may_be_a_link_and_so_may_what_is_not_of_the_run(recipe, splits, tmp_path):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "run").symlink_to(tmp_path / "disk")
+    (tmp_path / "disk" / "notes").symlink_to(lay_out(tmp_path, "file"))
+    train(recipe, tmp_path / "run", splits=splits)
+    train(recipe, tmp_path / "run", splits=splits, overwrite=True)
+    assert (tmp_path / "disk" / "result.json").is_file()
+    assert untouched(tmp_path)
+
+
+@links
+@pytest.mark.parametrize("make", [os.symlink, os.link])
+def test_the_lock_is_opened_without_following(tmp_path, make):
+    """Even where the check before saw no link yet."""
+    make(lay_out(tmp_path, "file"), tmp_path / LOCK)
+    with pytest.raises(ValueError, match=r"\.lock is (a link|not a file of its own).*; remove it"):
+        open_own(tmp_path / LOCK)
+    assert untouched(tmp_path)
+
+
+@links
+def test_a_temporary_name_is_not_written_through(tmp_path):
+    target = lay_out(tmp_path, "file")
+    for name in ("result.json", ".result.json.tmp"):
+        (tmp_path / name).symlink_to(target)
+    write_atomically(tmp_path / "result.json", b"ours")
+    assert (tmp_path / "result.json").read_bytes() == b"ours"
+    assert not (tmp_path / "result.json").is_symlink()
+    assert untouched(tmp_path)
+
+
+@links
+@pytest.mark.parametrize("name", [LOCK, "checkpoints", "tensorboard"])
+def test_resuming_by_the_command_line_writes_nothing_outside(recipe, tmp_path, name):
+    folder = tmp_path / "run"
+    train(recipe, folder)
+    target = lay_out(tmp_path, "file" if name == LOCK else "folder")
+    remove(folder / name)
+    (folder / name).symlink_to(target)
+    command = [sys.executable, "-m", "tcpvit", "train", "--resume", str(folder), "--set", "schedule.epochs=3"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"tcpvit: {folder / name} is a link to {target}, ")
+    assert done.stderr.count("\n") == 1
+    assert untouched(tmp_path)
+
+
+NAMES = ["../../x", "..", ".", "", "a/b", "a\\b", "/abs", "C:x", "a\nb", "a\x1b[2Jb", "a\0b", "a/"]
+
+
+@pytest.mark.parametrize("verb", ["train", "compare"])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_stays_inside_runs(recipe, tmp_path, monkeypatch, capsys, verb, name):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "small.yaml").write_text(recipe.to_yaml())
+    assert cli.main([verb, "small.yaml", "--runs", "deep/runs", f"--name={name}"]) == 1
+    err = capsys.readouterr().err
+    assert "--name is the name of one folder in deep/runs" in err
+    assert repr(name) in err
+    assert err.count("\n") == 1
+    assert os.listdir(tmp_path) == ["small.yaml"]
+
+
+@pytest.mark.parametrize("name", ["short", "two words", "größer", ".hidden", "v1.2", "a..b"])
+def test_names_of_one_folder_are_taken(name):
+    assert folder_of(Path("runs"), name) == Path("runs") / name

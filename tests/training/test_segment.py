@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -329,3 +331,20 @@ def test_a_refused_recipe_leaves_no_run_behind(place, run):
     assert code != 0
     assert "mixup" in err
     assert run(*command)[0] == 0
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need rights on Windows")
+def test_masks_are_not_written_through_links(place, run):
+    (place / "mine").mkdir()
+    (place / "mine" / "a.png").write_text("mine")
+    assert run("predict", "run", "pictures", "--pictures", "out")[0] == 0
+    (place / "out" / "masks" / "a.png").unlink()
+    (place / "out" / "masks" / "a.png").symlink_to(place / "mine" / "a.png")
+    assert run("predict", "run", "pictures", "--pictures", "out")[0] == 0
+    assert Image.open("out/masks/a.png").size == (32, 32)
+    shutil.rmtree(place / "out" / "overlays")
+    (place / "out" / "overlays").symlink_to(place / "mine")
+    code, _, err = run("predict", "run", "pictures", "--pictures", "out")
+    assert code == 1
+    assert "out/overlays leads through a link to " in err
+    assert [path.read_text() for path in (place / "mine").iterdir()] == ["mine"]

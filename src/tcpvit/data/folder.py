@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import repeat
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,8 +13,9 @@ import numpy as np
 import torch
 
 from tcpvit.data.image_set import IGNORE, Pictures, Splits
-from tcpvit.data.pictures import EXTENSIONS, SKIP, Fit, OnBad, PictureFiles, in_memory, list_bad, read_mask
+from tcpvit.data.pictures import SKIP, SPECIAL, Fit, OnBad, PictureFiles, in_memory, is_special, list_bad, read_mask
 from tcpvit.data.subsets import draw, fraction_sizes
+from tcpvit.data.walk import Walk, walk_pictures
 
 MEMORY_LIMIT = 2 * 1024**3  # bytes of decoded pictures beyond which a folder is streamed from disk
 RENAME = "rename the values with mask_values (--set 'data.options.mask_values={0: 0, 255: 1}')"
@@ -41,7 +43,8 @@ def load(
     `fit` makes pictures square ("crop" keeps the middle, "squash" everything); `on_bad` says whether a bad file stops
     the run or is skipped; `stream` decodes batch by batch instead of keeping everything in memory (by default beyond
     2 GB). For masks, `classes` names the classes (else classes.txt, else as many as the masks hold), and `mask_values`
-    renames what the masks hold, as {0: 0, 255: 1}.
+    renames what the masks hold, as {0: 0, 255: 1}. A picture counts once, however many links lead to it; pipes,
+    sockets and devices are skipped with a note.
     """
     folders = _part_folders(folder)
     if _is_segmentation(folders, classes):
@@ -50,7 +53,8 @@ def load(
         names = tuple(classes or _listed_classes(folder) or _classes_of_masks(folders["train"], masks, mask_values))
     else:
         names = tuple(classes or _class_folders(folders["train"]))
-        listings = {part: _list_classes(path, names) for part, path in folders.items()}
+        claims = _Claims("as two classes")
+        listings = {part: _list_classes(part, path, names, claims) for part, path in folders.items()}
     if repeated := sorted({name for name in names if names.count(name) > 1}):
         raise ValueError(f"every class has a name of its own, but {', '.join(repeated)} stands there more than once")
     common: dict[str, Any] = {"image_size": image_size, "fit": fit, "on_bad": on_bad, "mask_values": mask_values}
@@ -105,27 +109,52 @@ def _is_segmentation(folders: dict[str, Path], classes: Sequence[str] | None) ->
     return True
 
 
-def _list_classes(folder: Path, classes: tuple[str, ...]) -> dict[str, Any]:
+class _Claims:
+    """What each real file counts as, so that links make none of them two classes, or training and held-out data."""
+
+    def __init__(self, as_two: str):
+        self.as_two = as_two
+        self.claims: dict[str, tuple[str, bool, str]] = {}  # real path: path, whether it is trained on, as what
+
+    def add(self, files: Mapping[str, str], part: str, names: Iterable[str]) -> None:
+        """The files (path: real path) count as `names`; the validation and the test part may have them in common."""
+        trained = part == "train"
+        for (path, real), name in zip(files.items(), names, strict=False):
+            other, other_trained, other_name = self.claims.setdefault(real, (path, trained, name))
+            if (other_trained, other_name) != (trained, name):
+                how = self.as_two if trained == other_trained else "as training and as held-out data"
+                raise ValueError(f"{other} and {path} are one file by a link and would count {how}; remove one of them")
+
+
+def _list_classes(part: str, folder: Path, classes: tuple[str, ...], claims: _Claims) -> dict[str, Any]:
     files: list[str] = []
     labels: list[int] = []
+    special: list[str] = []
     for name in _subfolders(folder):
         if name not in classes:
             raise ValueError(
                 f"{folder} has a class {name!r} that the training part lacks; its classes: {', '.join(classes)}"
             )
-        found = _pictures_below(folder / name)
+        walk = walk_pictures(folder / name)
+        found = walk.once()
+        special += _say_special(walk)
         if not found:
-            raise ValueError(f"{folder / name} holds no pictures; fill it or remove it")
-        files += found
+            besides = f" ({list_bad(special, len(special))})" if walk.special else ""
+            raise ValueError(f"{folder / name} holds no pictures{besides}; fill it or remove it")
+        claims.add(found, part, repeat(name))
+        files += sorted(found)
         labels += [classes.index(name)] * len(found)
-    return {"files": tuple(files), "targets": torch.tensor(labels, dtype=torch.int64)}
+    notes = _note_skipped(special, len(files) + len(special))
+    return {"files": tuple(files), "targets": torch.tensor(labels, dtype=torch.int64), "notes": notes}
 
 
 def _list_pairs(folders: dict[str, Path], on_bad: OnBad) -> dict[str, dict[str, Any]]:
     """Pictures and masks of the same name in each part; what is no pair is named, for all parts together."""
-    pairs = {part: _pair(path) for part, path in folders.items()}
+    claims = _Claims("as two pictures")
+    pairs = {part: _pair(part, path, claims) for part, path in folders.items()}
     unpaired = [sentence for found in pairs.values() for sentence in found.unpaired]
-    named = list_bad(unpaired, sum(found.total for found in pairs.values()))
+    special = [sentence for found in pairs.values() for sentence in found.special]
+    named = list_bad(unpaired + special, sum(found.total for found in pairs.values()))
     for part, found in pairs.items():
         if not found.masks:
             raise ValueError(f"{named}; {NAMES}; no such pair is left in {folders[part]}")
@@ -138,16 +167,20 @@ class _Pairs(NamedTuple):
     pictures: tuple[str, ...]
     masks: tuple[str, ...]
     unpaired: list[str]  # a sentence for each other file
-    total: int  # files of both kinds
+    special: list[str]  # a sentence for each that is no file
+    total: int  # of both kinds
 
     def listing(self) -> dict[str, Any]:
         """As PictureFiles takes them."""
-        notes = (f"{list_bad(self.unpaired, self.total)}; skipped",) if self.unpaired else ()
+        notes = _note_skipped(self.unpaired + self.special, self.total)
         return {"files": self.pictures, "targets": self.masks, "notes": notes}
 
 
-def _pair(folder: Path) -> _Pairs:
-    pictures, masks = (_by_stem(folder / part) for part in ("images", "masks"))
+def _pair(part: str, folder: Path, claims: _Claims) -> _Pairs:
+    walks = [walk_pictures(folder / kind) for kind in ("images", "masks")]  # pictures may share a mask, by links
+    claims.add(walks[0].files, part, (_stem(path, folder / "images") for path in walks[0].files))
+    pictures, masks = (_by_stem(walk, folder / kind) for walk, kind in zip(walks, ("images", "masks"), strict=True))
+    special = [sentence for walk in walks for sentence in _say_special(walk)]
     if not masks:
         raise ValueError(f"{folder / 'masks'} holds no masks; {NAMES}")
     both = [stem for stem in pictures if len(pictures[stem]) == len(masks.get(stem, [])) == 1]
@@ -156,7 +189,8 @@ def _pair(folder: Path) -> _Pairs:
         tuple(pictures[stem][0] for stem in both),
         tuple(masks[stem][0] for stem in both),
         [sentence for stem in others for sentence in _say_why(pictures.get(stem, []), masks.get(stem, []))],
-        sum(map(len, [*pictures.values(), *masks.values()])),
+        special,
+        sum(map(len, [*pictures.values(), *masks.values(), special])),
     )
 
 
@@ -182,6 +216,8 @@ def _class_folders(train: Path) -> list[str]:
 def _listed_classes(folder: Path) -> list[str]:
     """The lines of classes.txt, where there is one."""
     listed = folder / "classes.txt"
+    if is_special(str(listed)):
+        raise ValueError(f"{listed} is {SPECIAL}; put a text file there, or remove it")
     lines = listed.read_text(encoding="utf-8-sig").splitlines() if listed.is_file() else []
     return [line.strip() for line in lines if line.strip()]
 
@@ -229,18 +265,20 @@ def _subfolders(folder: Path) -> list[str]:
     return sorted(item.name for item in folder.iterdir() if item.is_dir() and not item.name.startswith("."))
 
 
-def _pictures_below(folder: Path) -> list[str]:
-    """Strings, not Paths: there may be millions."""
-    found = []
-    for place, folders, names in os.walk(folder, followlinks=True):
-        folders[:] = [name for name in folders if not name.startswith(".")]  # which the walk leaves out then
-        pictures = (name for name in names if os.path.splitext(name)[1].lower() in EXTENSIONS)
-        found += [os.path.join(place, name) for name in pictures if not name.startswith(".")]
-    return sorted(found)
-
-
-def _by_stem(folder: Path) -> dict[str, list[str]]:
+def _by_stem(walk: Walk, folder: Path) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
-    for path in _pictures_below(folder):
-        found.setdefault(os.path.splitext(os.path.relpath(path, folder))[0], []).append(path)
+    for path in sorted(walk.files):
+        found.setdefault(_stem(path, folder), []).append(path)
     return found
+
+
+def _stem(path: str, folder: Path) -> str:
+    return os.path.splitext(os.path.relpath(path, folder))[0]
+
+
+def _say_special(walk: Walk) -> list[str]:
+    return [f"{path} ({SPECIAL})" for path in walk.special]
+
+
+def _note_skipped(bad: Sequence[str], total: int) -> tuple[str, ...]:
+    return (f"{list_bad(bad, total)}; skipped",) if bad else ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -25,6 +26,7 @@ OnBad = Literal["stop", "skip"]
 BILINEAR, NEAREST = Image.Resampling.BILINEAR, Image.Resampling.NEAREST  # Pillow's bilinear is antialiased
 Box = tuple[float, float, float, float]
 NAMED = 10  # how many bad files an error or a note names
+SPECIAL = "a pipe, socket or device, not a file"
 SKIP = "skip bad files with on_bad=skip (--set data.options.on_bad=skip)"
 
 
@@ -163,7 +165,7 @@ def in_memory(parts: Sequence[PictureFiles]) -> list[ImageSet]:
 
 def read_picture(path: str) -> Image.Image:
     """An RGB picture, turned the way its camera held it."""
-    with Image.open(path) as picture:
+    with _open(path) as picture:
         if picture.mode.startswith(("I", "F")):
             raise ValueError(f"more than 8 bits per channel, mode {picture.mode}; convert it to 8")
         return ImageOps.exif_transpose(picture).convert("RGB")
@@ -171,7 +173,7 @@ def read_picture(path: str) -> Image.Image:
 
 def read_mask(path: str) -> Image.Image:
     """A mask of one byte per pixel: grey values or the indices of a palette."""
-    with Image.open(path) as mask:
+    with _open(path) as mask:
         mask.load()
         if mask.mode == "1":
             return Image.fromarray(np.asarray(mask).astype(np.uint8))
@@ -180,6 +182,21 @@ def read_mask(path: str) -> Image.Image:
                 f"a mask has one class number per pixel, of 8 bits (grey or palette); this has mode {mask.mode}"
             )
         return mask
+
+
+def is_special(path: str) -> bool:
+    """Whether it is a pipe, a socket or a device, which might never end; False also if nothing is there."""
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return False
+    return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
+
+
+def _open(path: str) -> Image.Image:
+    if is_special(path):
+        raise ValueError(SPECIAL)
+    return Image.open(path)
 
 
 def _if_turned(picture: str) -> str:

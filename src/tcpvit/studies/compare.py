@@ -18,9 +18,10 @@ from tcpvit.models.registry import model_config, twin_name
 from tcpvit.studies.comparison import Comparison, Model
 from tcpvit.tables import show
 from tcpvit.training import Recipe, engine, load_recipe
+from tcpvit.training.links import refuse_links
 from tcpvit.training.progress import Silent, reporter
 from tcpvit.training.recipe import known_keys
-from tcpvit.training.run import RunFolder
+from tcpvit.training.run import RunFolder, folder_of
 
 SHARED = ("model.name", "data.", "seed")  # what both models have in common, or they could not be compared
 MAY_DIFFER = (*engine.FREE, "device")  # what a run may have been trained with and still be the one that is asked for
@@ -74,7 +75,8 @@ def compare(
     at = [] if data_root is None else [f"data.root={json_module.dumps(str(data_root))}"]
     resolved = load_recipe(recipe, [*set, *at])
     pair = twins(resolved, set_std, set_tcp)
-    home = runs / (name or default_name(recipe, resolved))
+    home = runs / default_name(recipe, resolved) if name is None else folder_of(runs, name)
+    refuse_links(home, ("comparison.json", "figures"))
     folders = {side: [home / f"{side}-{resolved.seed + i}" for i in range(seeds)] for side in pair}
     todo = {folders[side][i]: replace(pair[side], seed=resolved.seed + i) for i in range(seeds) for side in pair}
     if not overwrite:

@@ -8,6 +8,7 @@ from pathlib import Path
 from tcpvit.studies.intervals import signed
 from tcpvit.studies.study import Places, Record
 from tcpvit.tables import Table, Written, render
+from tcpvit.training.checkpoint import write_atomically
 from tcpvit.training.progress import duration
 
 LABELS = {
@@ -28,7 +29,7 @@ def write(places: Places) -> list[Path]:
         return []
     page = places.pages / "conversion.md"
     page.parent.mkdir(parents=True, exist_ok=True)
-    page.write_text("\n\n".join(_parts(records)) + "\n", encoding="utf-8")
+    write_atomically(page, ("\n\n".join(_parts(records)) + "\n").encode())
     return [page]
 
 

@@ -20,6 +20,7 @@ from tcpvit.studies.compare import compare
 from tcpvit.studies.comparison import Comparison
 from tcpvit.training import load_recipe, load_trained
 from tcpvit.training.build import load_splits
+from tcpvit.training.links import refuse_links
 from tcpvit.training.predict import Prediction, predict_files
 
 KEPT, SHOWN = 24, 5  # pictures of the test part: kept as files, shown in the terminal
@@ -69,10 +70,11 @@ def demo(
     if algebra:
         tour.demo()
         return None
+    home = runs / "demo"
+    refuse_links(home, ("pictures",))
     console = Console(highlight=False)
     console.print("Two Vision Transformers learn handwritten digits on photographs, in turn.")
     comparison = compare("demo", set=set, name="demo", runs=runs, overwrite=overwrite)
-    home = runs / "demo"
     answered = ask(comparison, home / "pictures")
     sheet = draw_sheet([each.pixels for each in answered], [(each.digit, each.caption) for each in answered])
     print(save_figure(sheet, home / "figures" / "pictures")[1])

@@ -15,6 +15,7 @@ from torch import nn
 
 from tcpvit.data import Splits
 from tcpvit.models import list_models, save_pretrained
+from tcpvit.models.pretrained import CONFIG, WEIGHTS
 from tcpvit.tables import Table, Written, show
 from tcpvit.tensorize.config import TensorizeConfig
 from tcpvit.tensorize.convert import tensorize_
@@ -27,6 +28,7 @@ from tcpvit.training import Recipe, Trained, evaluate, load_trained
 from tcpvit.training.build import build_batches, find_device, load_splits
 from tcpvit.training.checkpoint import write_atomically
 from tcpvit.training.export import PREPROCESSING
+from tcpvit.training.links import refuse_links
 from tcpvit.training.progress import percent, reporter
 from tcpvit.training.run import RunFolder
 from tcpvit.training.tasks import task_for
@@ -105,6 +107,8 @@ def tensorize(
         splits = _pictures(recipe, out, about, overwrite)
     elif out is not None and RunFolder(out).exists:
         raise ValueError(f"{out} holds a run, which a saved model would lie beside; choose another --out")
+    elif out is not None:
+        refuse_links(out, (CONFIG, WEIGHTS, PREPROCESSING))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)  # a repeated command has the same model, also where that is drawn
         trained = _find(model, options)

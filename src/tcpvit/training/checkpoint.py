@@ -33,7 +33,8 @@ def write_atomically(path: Path, content: bytes) -> None:
     """Replace `path` by `content`, whole or not at all, also when the machine stops."""
     temporary = path.with_name(f".{path.name}{TEMPORARY}")
     try:
-        with temporary.open("wb") as file:
+        temporary.unlink(missing_ok=True)
+        with temporary.open("xb") as file:  # made by us: what others put there, as a link, is not written through
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

@@ -110,7 +110,7 @@ def resume(
         if key.partition(".")[0] in FIXED and key not in FREE:
             raise ValueError(f"a run that has begun keeps its model, data and seed, got {word!r}; begin a new run")
     with join() as world:
-        recipe = world.of_main(run.recipe).override(overrides)
+        recipe = world.of_main(run.recipe_to_go_on).override(overrides)
         parts = _Parts.of(recipe, splits, model, world)
         with run.locked() if world.is_main else nullcontext():
             if world.is_main and overrides:

@@ -19,10 +19,12 @@ from rich.progress import track
 from tcpvit.data import PictureFiles
 from tcpvit.data.augment import normalise
 from tcpvit.data.pictures import EXTENSIONS, Fit, OnBad, list_bad, read_picture
+from tcpvit.data.walk import walk_pictures
 from tcpvit.models import EncoderDecoder, list_pretrained
 from tcpvit.training.build import find_device
 from tcpvit.training.checkpoint import write_atomically
 from tcpvit.training.evaluation import unwrapped
+from tcpvit.training.links import write_inside
 from tcpvit.training.recipe import Recipe
 from tcpvit.training.segment import KINDS, Segmented, segment_files
 from tcpvit.training.trained import Trained, Weights, load_trained
@@ -160,13 +162,17 @@ def _written_into(pictures: Path | None, segments: bool) -> list[Path]:
 
 
 def find_pictures(paths: Sequence[Path], leave_out: Sequence[Path] = ()) -> list[Path]:
-    """Files as they are named, folders searched for pictures in alphabetical order, without those to leave out."""
+    """Files as they are named, folders searched for pictures in alphabetical order, without those to leave out.
+
+    In a folder each real file is taken once; its pipes, sockets and devices are given too, to be named as unreadable.
+    """
     files: list[Path] = []
     for path in paths:
         if path.is_dir():
-            inside = sorted(file for file in path.rglob("*") if file.suffix.lower() in EXTENSIONS and file.is_file())
+            walk = walk_pictures(path)
+            inside = sorted(map(Path, [*walk.once(), *walk.special]))
             ours = [folder.resolve() for folder in leave_out if path.resolve() in folder.resolve().parents]
-            files += [file for file in inside if not _is_hidden(file, path) and not _is_below(file, ours)]
+            files += [file for file in inside if not _is_below(file, ours)]
         elif path.is_file():
             files.append(path)
         else:
@@ -175,11 +181,6 @@ def find_pictures(paths: Sequence[Path], leave_out: Sequence[Path] = ()) -> list
         searched = ", ".join(str(path) for path in paths)
         raise ValueError(f"there are no pictures in {searched}; looked for {', '.join(sorted(EXTENSIONS))}")
     return files
-
-
-def _is_hidden(file: Path, below: Path) -> bool:
-    """Whether its name, or that of a folder on the way to it, begins with a dot."""
-    return any(part.startswith(".") for part in file.relative_to(below).parts)
 
 
 def _is_below(file: Path, folders: Sequence[Path]) -> bool:
@@ -285,11 +286,14 @@ def _draw_labelled(found: Sequence[Prediction], folder: Path) -> None:
 
     places = [Path(os.path.abspath(p.file)) for p in found]  # as they are named, also where they are links
     common = os.path.commonpath([place.parent for place in places])
-    for p, place in zip(found, (folder / place.relative_to(common) for place in places), strict=True):
+    for p, place in zip(found, (place.relative_to(common) for place in places), strict=True):
         figure = draw_labelled(_pixels(p.file), p.labels, p.probabilities, Path(p.file).name)
-        place.parent.mkdir(parents=True, exist_ok=True)
+        content = io.BytesIO()
         with house_style():
-            figure.savefig(place.with_name(f"{place.name}.png"))  # beside photo.jpg, never over it
+            figure.savefig(content, format="png")
+        write_inside(
+            folder, place.with_name(f"{place.name}.png"), content.getvalue()
+        )  # beside photo.jpg, never over it
 
 
 def _pixels(file: str) -> np.ndarray:

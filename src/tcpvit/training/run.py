@@ -17,19 +17,21 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timezone
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import IO, Any
 
 import torch
 
 import tcpvit
 from tcpvit.training.checkpoint import TEMPORARY, write_atomically
+from tcpvit.training.links import open_own, refuse_links
 from tcpvit.training.recipe import Recipe, load_recipe
 from tcpvit.training.state import Row
 
 CONFIG = "config.yaml"
 FILES = (CONFIG, "environment.json", "data.json", "metrics.csv", "gradients.csv", "result.json")
 FOLDERS = ("checkpoints", "best", "last", "tensorboard", "figures")
+LOCK = ".lock"
 
 
 class Busy(ValueError):
@@ -53,11 +55,16 @@ class RunFolder:
 
     def check_free(self, overwrite: bool) -> None:
         """A run that is there already is kept unless `overwrite`."""
+        self.check_links()
         if self.exists and not overwrite:
             raise ValueError(
                 f"{self} holds a run already; go on with it by `tcpvit train --resume {self}`, replace it with "
                 f"--overwrite, or choose another --name"
             )
+
+    def check_links(self) -> None:
+        """The folder may be a link, to a larger disk perhaps; what a run writes in it may not: it would leave it."""
+        refuse_links(self.path, (*FILES, *FOLDERS, LOCK))
 
     def begin(self, recipe: Recipe, *, overwrite: bool) -> None:
         """Prepare the folder for a new run."""
@@ -72,6 +79,11 @@ class RunFolder:
         if not self.exists:
             raise ValueError(f"{self} holds no run (it has no {CONFIG}); begin one with `tcpvit train`")
         return load_recipe(self.path / CONFIG)
+
+    def recipe_to_go_on(self) -> Recipe:
+        """The recipe of the run, which may be written."""
+        self.check_links()
+        return self.recipe()
 
     def write_recipe(self, recipe: Recipe) -> None:
         """Write config.yaml, which is itself a recipe."""
@@ -126,7 +138,8 @@ class RunFolder:
     def locked(self) -> Iterator[None]:
         """Hold the folder for this process; the lock goes with the process, however that ends."""
         self.path.mkdir(parents=True, exist_ok=True)
-        with (self.path / ".lock").open("a+") as file:
+        self.check_links()
+        with open_own(self.path / LOCK) as file:
             try:
                 _lock(file)
             except (BlockingIOError, PermissionError):
@@ -154,6 +167,20 @@ class RunFolder:
             shutil.rmtree(self.path / name, ignore_errors=True)
         for name in reversed(FILES):
             (self.path / name).unlink(missing_ok=True)
+
+
+def folder_of(runs: Path, name: str) -> Path:
+    """The folder of a run or a comparison that the user has named; a name leads nowhere else.
+
+    >>> folder_of(Path("runs"), "short").as_posix()
+    'runs/short'
+    """
+    if PureWindowsPath(name).name != name or name in ("", "..") or not name.isprintable():  # / and \ both
+        raise ValueError(
+            f'--name is the name of one folder in {runs}, without separators, ".." or control characters, got '
+            f"{name!r}; choose another, or another place with --runs"
+        )
+    return runs / name
 
 
 def read_json(path: Path) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import colorsys
+import io
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from tcpvit.data.augment import normalise
 from tcpvit.data.image_set import IGNORE
 from tcpvit.data.pictures import BILINEAR, Fit, OnBad, list_bad, read_picture
 from tcpvit.training.build import find_device
+from tcpvit.training.links import write_inside
 from tcpvit.training.recipe import Recipe
 from tcpvit.training.trained import Trained
 
@@ -90,14 +92,19 @@ def segment_files(
             continue
         mask = segment_picture(model, picture, about, fit, at)
         for kind, drawn in zip(KINDS, (as_palette(mask), overlay(picture, mask)), strict=True):
-            (folder / kind / name).parent.mkdir(parents=True, exist_ok=True)
-            drawn.save(folder / kind / name)
+            write_inside(folder, Path(kind, name), _as_png(drawn))
         counts = np.bincount(mask.ravel(), minlength=len(about["classes"])) / mask.size
         shares = dict(zip(about["classes"], counts.tolist(), strict=True))
         found.append(Segmented(str(file), str(folder / "masks" / name), str(folder / "overlays" / name), shares))
     if not found:
         raise ValueError(f"{list_bad(bad, len(files))}; no picture is left")
     return found, bad
+
+
+def _as_png(picture: Image.Image) -> bytes:
+    content = io.BytesIO()
+    picture.save(content, format="PNG")
+    return content.getvalue()
 
 
 def _check_folder(folder: Path, files: Sequence[str | Path]) -> None:

@@ -20,7 +20,7 @@ from tcpvit.training.evaluation import evaluate
 from tcpvit.training.metrics import LABELS, AnyMetrics, to_json
 from tcpvit.training.progress import percent, reporter
 from tcpvit.training.recipe import Recipe, load_recipe
-from tcpvit.training.run import RunFolder
+from tcpvit.training.run import RunFolder, folder_of
 from tcpvit.training.tasks import task_for
 from tcpvit.training.trained import Trained, Weights, load_trained
 
@@ -81,7 +81,7 @@ def train(
     else:
         recipe = recipe or RECIPES[str(task)]
         resolved = load_recipe(recipe, set)
-        folder = runs / (name or default_name(recipe, resolved))
+        folder = runs / default_name(recipe, resolved) if name is None else folder_of(runs, name)
         result = engine.train(resolved, folder, overwrite=overwrite, report=report)
     if not is_main():
         return result
@@ -203,7 +203,7 @@ def evaluation_tables(
 
 def _check_resumable(folder: Path) -> None:
     """The run trained a preset; another model, as a distilled one, is known to the command that began the run."""
-    name = RunFolder(folder).recipe().model.name
+    name = RunFolder(folder).recipe_to_go_on().model.name
     if name not in list_models():
         raise ValueError(
             f"{folder} trains a {name}, which `tcpvit train` cannot build; go on by repeating the command that began "

@@ -20,6 +20,7 @@ from tcpvit.studies.speed.clock import Measurement
 from tcpvit.studies.speed.components import Components
 from tcpvit.studies.speed.growth import Growth
 from tcpvit.studies.speed.memory import Footprint
+from tcpvit.training.checkpoint import write_atomically
 
 PARTS: dict[str, type] = {"time": Measurement, "memory": Footprint, "growth": Growth, "components": Components}
 PACKAGES = ("tcpvit", "torch", "timm", "vit-pytorch", "transformers")
@@ -65,9 +66,7 @@ class Record:
     def save(self, path: Path) -> None:
         """Write it in one go: an interruption leaves the file before or after, never half of it."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        written = path.with_name(path.name + ".writing")
-        written.write_text(self.to_json() + "\n", encoding="utf-8")
-        written.replace(path)
+        write_atomically(path, (self.to_json() + "\n").encode())
 
     @classmethod
     def load(cls, path: Path) -> Record:

@@ -1,0 +1,51 @@
+"""Walks through folders of pictures, in which links may lead elsewhere, or back to where they came from."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from tcpvit.data.pictures import EXTENSIONS, is_special
+
+
+class Walk(NamedTuple):
+    """What lies below a folder, by the paths that lead there."""
+
+    files: dict[str, str]  # the real path of each; files reached without links first
+    special: list[str]  # pipes, sockets and devices, which are not to be read
+
+    def once(self) -> dict[str, str]:
+        """The files, each by a single path."""
+        by_real = {real: path for path, real in reversed(self.files.items())}
+        return {path: real for real, path in by_real.items()}
+
+
+def walk_pictures(folder: str | Path) -> Walk:
+    """The picture files below `folder`, hidden ones left out; linked folders are entered, and each only once."""
+    files: dict[str, str] = {}  # strings, not Paths: there may be millions
+    linked_files: dict[str, str] = {}
+    special: list[str] = []
+    entered: set[str] = set()
+    folders, linked_folders = [os.fspath(folder)], list[str]()
+    while folders or linked_folders:
+        place = folders.pop() if folders else linked_folders.pop(0)
+        real = os.path.realpath(place)
+        if real in entered:
+            continue
+        entered.add(real)
+        with os.scandir(place) as entries:
+            visible = sorted((entry for entry in entries if not entry.name.startswith(".")), key=lambda e: e.name)
+        for entry in visible:
+            is_link = entry.is_symlink()
+            if os.path.isdir(entry.path) if is_link else entry.is_dir():
+                (linked_folders if is_link else folders).append(entry.path)
+            elif os.path.splitext(entry.name)[1].lower() not in EXTENSIONS:
+                continue
+            elif not entry.is_file(follow_symlinks=False) and is_special(entry.path):
+                special.append(entry.path)
+            elif is_link:
+                linked_files[entry.path] = os.path.realpath(entry.path)
+            else:
+                files[entry.path] = os.path.join(real, entry.name)
+    return Walk(files | linked_files, special)
