@@ -8,7 +8,7 @@ from pathlib import Path
 
 import typer
 
-from tcpvit.cli import command, help_of
+from tcpvit.cli.app import command, help_of
 from tcpvit.cli.reproduce import run_study
 from tcpvit.compare.study import Places, Study
 from tcpvit.errors import did_you_mean

@@ -114,7 +114,7 @@ def _without_chatter() -> Iterator[None]:
 def _named_transform(net: nn.Module) -> Iterator[None]:
     """Let the profiler see where the tube transform is at work."""
     transforms = [module for module in net.modules() if isinstance(module, HatTransform)]
-    names = ("enter", "leave", "to_hat", "to_spatial")
+    names = ("to_hat", "from_hat", "to_hat_tokens", "from_hat_tokens")
 
     def named(method: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
         def run(x: torch.Tensor) -> torch.Tensor:

@@ -158,7 +158,7 @@ def test_a_damaged_record_beside_a_model_is_named(run, tmp_path, text, sentence)
 def test_a_run_without_weights_yet_says_so(run, tmp_path, recipe):
     (tmp_path / "runs" / "c").mkdir(parents=True)
     (tmp_path / "runs" / "c" / "config.yaml").write_text(recipe.to_yaml())
-    with pytest.raises(ValueError, match="has no best weights yet; go on with `tcpvit train --resume"):
+    with pytest.raises(ValueError, match="has no best weights yet; resume it with `tcpvit train --resume"):
         load_model("runs/c")
 
 

@@ -240,7 +240,7 @@ def test_bad_masks_are_named_in_one_sentence(tmp_path, monkeypatch, run, spoil, 
         (["--set", "model.options.backbone.in_chans=4"], "--set model.options.backbone.in_chans=3"),
         (["--set", "model.options.backbone.dept=4"], "did you mean 'depth'"),
         (["--set", "augment.mixup=0.5"], "mixup is for classification"),
-        (["--resume", "runs/x"], "tell what to train"),
+        (["--resume", "runs/x"], "exclude each other; give one of them"),
     ],
 )
 def test_what_does_not_fit_is_said_before_the_first_step(tmp_path, monkeypatch, run, words, sentence):

@@ -235,7 +235,7 @@ def _common(run: Planned, finished: Finished) -> Record:
         "cpu_seconds": result.get("cpu_seconds"),
         "threads": first["threads"],
         "torch": first["torch"],
-        "command": f"{_program(first['command'][0])} {shlex.join(without_places(first['command'][1:]))}",
+        "command": shlex.join([*_program(first["command"][0]).split(), *without_places(first["command"][1:])]),
         "commit": first["commit"],
         "resumed": [{"from_step": session["from_step"], "commit": session["commit"]} for session in later],
     }
