@@ -32,7 +32,7 @@ def test_the_program_is_named_as_it_was_called(tmp_path, called, on_path):
         capture_output=True,
         text=True,
     )
-    assert f"begin one with `{called} train`" in done.stderr
+    assert f"start one with `{called} train`" in done.stderr
 
 
 def test_as_a_module(monkeypatch):
