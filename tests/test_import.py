@@ -33,6 +33,7 @@ HEAVY += ["onnx", "onnxruntime", "tensorboard", "huggingface_hub", "typer", "ric
 # What each room may import from the others. A new room gets a row.
 TOOLS = {
     "compat",
+    "displays",
     "errors",
     "files",
     "overrides",
@@ -40,21 +41,22 @@ TOOLS = {
     "tables",
     "timing",
     "typed",
-}  # which import nothing of ours but errors
+}  # which import nothing of ours but each other
 NETWORKS = TOOLS | {"algebra", "layers", "models"}
 ROOMS: dict[str, set[str]] = {
     "compat": set(),
+    "displays": {"errors", "progress", "tables"},
     "errors": set(),
     "files": set(),
     "overrides": {"errors"},
-    "progress": set(),
+    "progress": {"errors"},
     "tables": {"errors"},
     "timing": set(),
     "typed": {"errors"},
     "algebra": {"errors"},
     "data": TOOLS,
     "figures": TOOLS,
-    "layers": {"algebra", "errors"},
+    "layers": {"algebra", "errors", "files"},
     "models": NETWORKS,
     "analysis": NETWORKS | {"figures"},
     "training": NETWORKS | {"analysis", "data", "figures"},

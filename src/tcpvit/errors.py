@@ -8,6 +8,10 @@ import unicodedata
 from collections.abc import Iterable
 
 
+class Resumable(ValueError):
+    """What ended a run that can be resumed when its cause is gone; the sentence says how."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """The valid choice that is most like `name`, if one is alike at all.
 

@@ -15,6 +15,7 @@ from tcpvit.data.image_set import Images, ImageSet, Splits
 from tcpvit.data.source import Source, Split
 from tcpvit.data.subsets import draw, fraction_sizes
 from tcpvit.errors import did_you_mean
+from tcpvit.files import expand_user
 from tcpvit.progress import Progress
 from tcpvit.typed import typed
 
@@ -162,7 +163,7 @@ def _reader(
             raise ValueError(f"{name} has one way to be split, so `split` does not apply; got {split!r}")
         if name == BUILT_IN:
             return digits_on_photos.load
-        return partial(folder.load, Path(name[len(FOLDER) :]).expanduser())
+        return partial(folder.load, expand_user(name[len(FOLDER) :]))
     source = get_source(name)
     split = split or source.default_split
     if split not in ("official", "paper"):
