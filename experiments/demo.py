@@ -3,8 +3,8 @@
     tcpvit compare demo --seeds 3 --name demo3
     python -m experiments.demo runs/demo3
 
-Keeps the comparison in results/demo.json and its figures in docs/figures, fills the block `demo` of README.md and
-docs/demo.md, and writes the head of the recipe. Without a folder it writes them from results/demo.json again.
+Keeps the comparison in results/demo.json and its figures in docs/figures, fills the block `demo` of docs/demo.md, and
+writes the head of the recipe. Without a folder it writes them from results/demo.json again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from experiments.pages import DOCS, README, ROOT, Blocks, fill
+from experiments.pages import DOCS, ROOT, Blocks, fill
 from tcpvit.compare.comparison import Comparison
 from tcpvit.tables import duration, render
 from tcpvit.training.recipe import SHIPPED
@@ -45,13 +45,12 @@ def main(folder: str | None = None) -> None:
 
 
 def pages(comparison: Comparison) -> dict[Path, Blocks]:
-    """The block of both pages: the table, where it ran, and figures."""
+    """The block of the page: the table, where it ran, and figures."""
     table, run = comparison.table(), comparison.tcp.runs[0]
     about = run.environment
     table.notes = [f"{len(run.history)} epochs, {about['threads']} threads, {about['device']}, torch {about['torch']}."]
     text = render([table], "markdown")
     return {
-        README: {"demo": f"{text}\n\n![{CAPTIONS['curves']}](docs/figures/demo_curves.svg)"},
         DOCS / "demo.md": {
             "demo": "\n\n".join(
                 [text, *(f"![{caption}](figures/demo_{name}.svg)" for name, caption in CAPTIONS.items())]

@@ -140,3 +140,17 @@ def test_an_import_is_seen_however_it_is_written(line, tmp_path):
     path = tmp_path / "module.py"
     path.write_text(f"def inside():\n    {line}\n", encoding="utf-8")
     assert rooms_imported_by(path) == {"tensorize"}
+
+
+def test_contributing_has_the_same_table():
+    text = (Path(__file__).parent.parent / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    rows = text.split("<!-- rooms -->")[1].split("<!-- /rooms -->")[0].strip().splitlines()[2:]
+    written: dict[str, set[str]] = {}
+    for row in rows:
+        rooms, imports = (cell.strip() for cell in row.strip("|").split("|"))
+        allowed = set(re.findall(r"`(\w+)`", imports)) | (TOOLS if "the tools" in imports else set())
+        written |= {room: set(ROOMS) if imports == "every room" else allowed for room in re.findall(r"`(\w+)`", rooms)}
+    entries = {"__init__", "__main__"}
+    assert {room: allowed - {room} - entries for room, allowed in written.items()} == {
+        room: ROOMS[room] - {room} - entries for room in ROOMS if room not in entries
+    }

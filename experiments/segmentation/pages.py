@@ -30,14 +30,7 @@ CAPTIONS = {
 def write(places: Places) -> list[Path]:
     """Draw the figures and fill the pages."""
     files = draw_all(places, places.records())
-    return [*write_pages(places, blocks(places), readme(places)), *files]
-
-
-def readme(places: Places) -> Blocks:
-    """The block of the README: the paper's two models beside its own numbers, and all on the subset."""
-    whole, subset, augmented = (tables.runs_of(places.records(), part) for part in PARTS)
-    first = [tables.summary_table(whole)] if tables.has_pair(whole) else []
-    return {"segmentation": markdown(*first, tables.lead_table(subset, augmented))}
+    return [*write_pages(places, blocks(places), {}), *files]
 
 
 def blocks(places: Places) -> dict[str, Blocks]:

@@ -11,8 +11,8 @@ import torch
 
 from experiments.classification.plan import FAST
 from tcpvit.analysis import count_flops, count_parameters
-from tcpvit.compare.intervals import between, interval, leads, on_common_seeds, seeds_of, signed, spread
-from tcpvit.compare.segmentation import NOT_RUN, PAIR, PAPER, Runs, spread_of
+from tcpvit.compare.intervals import between, interval, leads, on_common_seeds, seeds_of, signed
+from tcpvit.compare.segmentation import NOT_RUN, PAIR, Runs, spread_of
 from tcpvit.compare.segmentation import runs_of as runs_of_models
 from tcpvit.compare.study import Record
 from tcpvit.models import create_model, model_config
@@ -100,34 +100,6 @@ def changed_options(name: str, reference: str = "tcp") -> dict[str, str]:
         for key, value in mine.items()
         if value != other[key]
     }
-
-
-def summary_table(runs: Runs) -> Table:
-    """Parameters and mIoU of the paper's two models, ours and the paper's."""
-    one = runs["std"][0]
-    title = (
-        f"Oxford-IIIT Pet, {one['train_images']:,} training and {one['test_images']:,} validation images, "
-        f"{one['epochs']} epochs, {len(runs['std'])} seed{'s' * (len(runs['std']) > 1)}"
-    )
-    columns = ["model", "parameters", "of Std-ViT", "mIoU", "the paper's, 150 epochs"]
-    table = Table("seg_summary", title, columns)
-    for i, name in enumerate(PAIR):
-        parameters = runs[name][0]["parameters"]
-        found, theirs = Written(f"{spread(percents(runs[name], 'miou'))} %"), Written(f"{PAPER['miou'][i]} %")
-        table.add(f"`{PRESETS[name]}`", parameters, Ratio.of(parameters, one["parameters"]), found, theirs)
-    return table
-
-
-def lead_table(subset: Runs, augmented: Runs) -> Table:
-    """By how much models lead Std-ViT on the subset, without and with augmentation; those that were run alone."""
-    title = "mIoU against Std-ViT in points, with 95 % intervals"
-    table = Table("seg_leads", title, ["model", "of Std-ViT's parameters", "not augmented", "augmented"])
-    for name in [name for name in LABELS if name != "std"]:
-        cells = [lead(name, runs) for runs in (subset, augmented)]
-        if any(cells):
-            ratio = Ratio.of(components(PRESETS[name])["total"], components(PRESETS["std"])["total"])
-            table.add(f"`{PRESETS[name]}`", ratio, *cells)
-    return table
 
 
 def lead(name: str, runs: Runs) -> Written | None:

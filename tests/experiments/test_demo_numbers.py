@@ -1,4 +1,4 @@
-"""The demo's numbers in README, documentation and recipe are those of a run that was kept."""
+"""The demo's numbers in documentation and recipe are those of a run that was kept."""
 
 from __future__ import annotations
 

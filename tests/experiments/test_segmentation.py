@@ -192,24 +192,3 @@ def test_figures_show_the_subset_while_there_is_nothing_better():
     assert segmentation_tables.shown_group(subset + whole[:1]) == "subset"
     assert segmentation_tables.shown_group(subset + whole) == "whole"
     assert segmentation_tables.shown_group(subset[:1]) is None
-
-
-def test_the_summary_shows_both_models_beside_the_papers_numbers(tmp_path):
-    records = [made_record("whole", name, 0, miou) for name, miou in (("std", 0.8), ("tcp", 0.79))]
-
-    def summary(records: list[dict]) -> str:
-        for record in records:
-            whole = {"recipe": "paper-segmentation", "changes": [], "command": "", **record}
-            (tmp_path / f"{record['key']}.json").write_text(json.dumps(whole))
-        return segmentation_pages.readme(Places(tmp_path, tmp_path, tmp_path))["segmentation"]
-
-    assert summary(records[:1]) == NOTHING
-    found = summary(records)
-    assert "| `std_vit_pet` | 1,570,978 | 1.000× | 80.0 % | 87.8 % |" in found
-    assert "| `tcp_vit_pet` | 751,586 | 0.478× | 79.0 % | 86.8 % |" in found
-    assert "mIoU against Std-ViT" not in found
-    for seed in (0, 1):
-        records += [made_record("subset", name, seed, miou) for name, miou in (("std", 0.8), ("plus", 0.82))]
-    ours = summary(records)
-    assert "| `tcp_vit_pet_plus` | 0.484× | +2.0 [+2.0, +2.0] | – |" in ours
-    assert "| `tcp_vit_pet_full`" not in ours  # not run

@@ -54,7 +54,7 @@ def predict(
     CSV control characters of names are escaped (\\r), and names that begin with = + - or @ stand behind a '.
 
     Args:
-        target: a run folder, a folder written by save_preloaded, or a preset whose weights come with the package.
+        target: a run folder, a folder written by save_pretrained, or a preset whose weights come with the package.
         paths: image files, and folders that are searched for images with everything below them.
         top: how many labels to give for each image (a segmenter gives all).
         out: write the CSV (or JSON) into this file instead of stdout.
