@@ -94,8 +94,8 @@ def predict_parameters(config: ViTConfig | SegmenterConfig) -> Count:
     blocks["coupling"] = sum(m.coupling_weights + m.mix_weights for m in maps.values())
     return Count.of(
         {
-            "bands": config.channels * config.in_chans if config.band_basis == "learned" else 0,
-            "stem": config.stem * _stem_weights(config.channels, biases=1),
+            "bands": config.coefficients * config.in_chans if config.band_basis == "learned" else 0,
+            "stem": config.coefficients**2 + 10 * config.stem if config.stem else 0,
             "patch_embed": _embedding_parameters(config),
             "cls_token": width,
             "dist_token": width if config.distilled else 0,
@@ -107,11 +107,6 @@ def predict_parameters(config: ViTConfig | SegmenterConfig) -> Count:
             "head_dist": (width + 1) * config.num_classes if config.distilled else 0,
         }
     )
-
-
-def _stem_weights(channels: int, biases: int = 0) -> int:
-    """Of one convolution before the patches: 3×3 filters and a bias for each slice, and the mixing."""
-    return channels * (9 + biases) + channels**2
 
 
 def _embedding_parameters(config: ViTConfig) -> int:
@@ -156,8 +151,7 @@ def _vit_work(config: ViTConfig, image_size: tuple[int, int], every_token: bool)
     pixels = image_size[0] * image_size[1]
     return {
         "bands": Work(transform=2 * pixels * config.in_chans * config.kept if config.kept else 0),
-        "stem": Work(products=2 * pixels * _stem_weights(config.channels), activation=GELU * pixels * config.channels)
-        * config.stem,
+        "stem": _stem_work(config, pixels),
         "patch_embed": _embedding_work(config, patches),
         "norms": Work(norm=NORM * 2 * tokens * D) * L,
         "qkv": linear["qkv"],
@@ -171,6 +165,14 @@ def _vit_work(config: ViTConfig, image_size: tuple[int, int], every_token: bool)
         "head": Work(products=2 * D * config.num_classes),
         "head_dist": Work(products=2 * D * config.num_classes if config.distilled else 0),
     }
+
+
+def _stem_work(config: ViTConfig, pixels: int) -> Work:
+    """The mixing of the slices, and 3×3 filters for each feature of each slice."""
+    if not config.stem:
+        return Work()
+    mix, filters = config.coefficients**2, 9 * config.channels
+    return Work(products=2 * pixels * (mix + filters), activation=GELU * pixels * config.channels)
 
 
 def _embedding_work(config: ViTConfig, patches: int) -> Work:

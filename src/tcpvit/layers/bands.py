@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from tcpvit.algebra.transforms import get_transform, list_transforms
 from tcpvit.errors import did_you_mean
-from tcpvit.layers.conv import MapCoupling, TConv2d
+from tcpvit.layers.conv import MapCoupling, init_conv_
 from tcpvit.layers.coupling import Coupling
 from tcpvit.layers.transform import cast_like
 
@@ -30,7 +30,8 @@ class BandDCT(nn.Module):
     The basis is the orthonormal DCT or another by its name, of which the first K rows are taken: "identity" keeps the
     first K bands, "learned" starts at the DCT and is trained, row by row free; a matrix (K, bands), such as principal
     axes, is the basis "pca". Coefficients are scaled by √(K / bands): those of a smooth spectrum are then the
-    coefficients of the same spectrum resampled to K bands, and as large.
+    coefficients of the same spectrum resampled to K bands, and as large. High frequencies are small and carry as much:
+    `standardise_` measures the deviation of each coefficient on training spectra, and divides by it from then on.
 
     >>> BandDCT(200, 32)(torch.randn(2, 200, 9, 9)).shape
     torch.Size([2, 32, 9, 9])
@@ -39,6 +40,7 @@ class BandDCT(nn.Module):
     """
 
     matrix: Tensor
+    gain: Tensor
 
     def __init__(self, bands: int, kept: int, basis: str | Tensor = "dct"):
         super().__init__()
@@ -52,10 +54,26 @@ class BandDCT(nn.Module):
             self.matrix = nn.Parameter(rows)
         else:
             self.register_buffer("matrix", rows, persistent=self.basis == GIVEN)
+        self.register_buffer("gain", torch.ones(kept, 1))
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, bands, H, W) -> (B, K, H, W)."""
-        return F.conv2d(x, cast_like(self.matrix, x)[:, :, None, None])
+        return F.conv2d(x, cast_like(self.gain * self.matrix, x)[:, :, None, None])
+
+    @torch.no_grad()
+    def standardise_(self, spectra: Tensor) -> BandDCT:
+        """Give every coefficient unit deviation over spectra (n, bands), which should be those of the training pixels.
+
+        >>> bands = BandDCT(200, 32).standardise_(spectra := torch.randn(500, 200))
+        >>> bands(spectra[:, :, None, None]).std(0, correction=0).mean().round(decimals=4)
+        tensor(1.)
+        """
+        if spectra.ndim != 2 or spectra.shape[1] != self.bands or len(spectra) < 2 or not spectra.isfinite().all():
+            raise ValueError(f"give two or more finite spectra, (n, {self.bands}), got shape {tuple(spectra.shape)}")
+        deviation = (spectra.double() @ self.matrix.mT.to(spectra.device, torch.float64)).std(0, correction=0)
+        varies = deviation > 1e-6 * deviation.max()  # what does not vary says nothing, at any scale
+        self.gain.copy_(torch.where(varies, 1 / deviation, 1)[:, None])
+        return self
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> BandDCT:
         """After a change of dtype or device take the matrix anew from float64, so that nothing is rounded twice."""
@@ -100,21 +118,23 @@ def basis_rows(bands: int, kept: int, basis: str | Tensor = "dct") -> Tensor:
 
 
 class BandStem(nn.Module):
-    """A separable c-product convolution: 3×3 filters of each slice, then a C×C mixing of the slices, as a residual.
+    """A separable c-product convolution: a C×C mixing of the slices, then m filters of 3×3 that all slices share.
 
-    It works on coefficients as they are, (B, C, H, W) -> (B, C, H, W), one feature in each slice, and has
-    C·(9 + 1) + C² parameters.
+    (B, C, H, W) -> (B, m·C, H, W), channel j·C + k is feature j of slice k; C² + 10·m parameters. The Kronecker
+    product of a mixing and a shared weight is what the encoder's maps are too (the coupling `shared+mix`).
 
-    >>> stem = BandStem(32)
+    >>> stem = BandStem(32, 8)
     >>> stem(torch.randn(2, 32, 9, 9)).shape, sum(p.numel() for p in stem.parameters())
-    (torch.Size([2, 32, 9, 9]), 1344)
+    (torch.Size([2, 256, 9, 9]), 1104)
     """
 
-    def __init__(self, tube: int):
+    def __init__(self, tube: int, features: int):
         super().__init__()
-        self.conv = TConv2d(1, 1, 3, tube, padding=1)
         self.couple = MapCoupling(tube, Coupling(mix="identity"))
+        self.conv = nn.Conv3d(1, features, (1, 3, 3), padding=(0, 1, 1))  # slice by slice
+        init_conv_(self.conv.weight, self.conv.bias)
 
     def forward(self, x_hat: Tensor) -> Tensor:
-        """(B, C, H, W) -> (B, C, H, W)."""
-        return x_hat + self.couple(F.gelu(self.conv(x_hat)))
+        """(B, C, H, W) -> (B, m·C, H, W)."""
+        mixed = self.couple(x_hat).unsqueeze(1)  # (B, 1, C, H, W)
+        return F.gelu(self.conv(mixed)).flatten(1, 2)

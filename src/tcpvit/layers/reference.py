@@ -232,7 +232,9 @@ def patches(layer: TPatchEmbed, images: Tensor) -> Tensor:
     if layer.kind == "t_linear":
         assert isinstance(layer.proj, TLinear)
         C = layer.transform.tube
-        groups = [X[..., first : first + C] for first in range(0, X.shape[-1], C)]  # channel j·C + k: feature j, slice k
+        groups = [
+            X[..., first : first + C] for first in range(0, X.shape[-1], C)
+        ]  # channel j·C + k: feature j, slice k
         return linear(layer.proj, torch.cat(groups, 2))
     return X
 
@@ -254,15 +256,14 @@ def coefficients(model: Any, images: Tensor) -> Tensor:
     """What is cut into patches: of many bands the kept coefficients, pixel by pixel, through the stem; (B, K, H, W)."""
     maps = images
     if not isinstance(model.bands, nn.Identity):
-        pixels = [model.bands.matrix @ spectrum for spectrum in images.permute(0, 2, 3, 1).reshape(-1, images.shape[1])]
+        spectra = images.permute(0, 2, 3, 1).reshape(-1, images.shape[1])
+        pixels = [model.bands.gain[:, 0] * (model.bands.matrix @ spectrum) for spectrum in spectra]
         maps = torch.stack(pixels).view(len(images), *images.shape[2:], -1).permute(0, 3, 1, 2)
-    for layer in model.stem:
-        filtered = [
-            F.gelu(F.conv2d(maps[:, k : k + 1], layer.conv.weight_hat[k : k + 1], layer.conv.bias_hat[k : k + 1], padding=1))
-            for k in range(maps.shape[1])
-        ]
-        mixed = [sum(weight * slice_ for weight, slice_ in zip(row, filtered, strict=True)) for row in layer.couple.mix]
-        maps = maps + torch.cat(mixed, 1)
+    if not isinstance(model.stem, nn.Identity):
+        filters, bias, mix = model.stem.conv.weight.squeeze(2), model.stem.conv.bias, model.stem.couple.mix
+        mixed = [sum(m * maps[:, j : j + 1] for j, m in enumerate(row)) for row in mix]
+        slices = torch.stack([F.gelu(F.conv2d(x, filters, bias, padding=1)) for x in mixed], 2)  # (B, m, C, H, W)
+        maps = slices.flatten(1, 2)
     return maps
 
 

@@ -80,7 +80,12 @@ class EncoderConfig(SavedConfig):
 
     @property
     def channels(self) -> int:
-        """Channels of what is cut into patches: those of the images, unless only some coefficients of them are kept."""
+        """Channels of what is cut into patches, which may be others than those of the images."""
+        return self.in_chans
+
+    @property
+    def coefficients(self) -> int:
+        """How many channels there are before any convolution: the tube, unless another is given."""
         return self.in_chans
 
     @property
@@ -93,7 +98,7 @@ class EncoderConfig(SavedConfig):
         """C: the tube of a TCP model, 1 for a standard one."""
         if self.kind == "std":
             return 1
-        return self.channels if self.tube is None else self.tube
+        return self.coefficients if self.tube is None else self.tube
 
     @property
     def d(self) -> int:
@@ -143,10 +148,10 @@ class ViTConfig(EncoderConfig):
     patch_embed: str | None = None  # None: what fits best, see `embedding`
     kept: int | None = None  # the first coefficients of the spectrum of in_chans bands; None: the channels as they are
     band_basis: str = "dct"  # of the spectrum
-    stem: int = 0  # separable c-product convolutions before the patches
+    stem: int = 0  # features that a separable c-product convolution makes of each slice before the patches; 0: none
     wavelengths: tuple[float, ...] | None = None  # of the bands it is trained on, in nanometres
     # From here on TCP only.
-    tube: int | None = None  # C; None: the channels that enter the patches
+    tube: int | None = None  # C; None: the kept coefficients, or the image's channels
     transform: str = "dct"
     attention: str = "slice"
     activation_domain: str = "transform"
@@ -171,7 +176,7 @@ class ViTConfig(EncoderConfig):
         elif self.band_basis != "dct":
             raise ValueError(f"band_basis={self.band_basis!r} needs kept, the number of its coefficients to keep")
         if self.stem < 0:
-            raise ValueError(f"stem is a number of convolutions, 0 or more, got {self.stem}")
+            raise ValueError(f"stem is a number of features, 0 or more, got {self.stem}")
         if self.wavelengths is None:
             return
         if len(self.wavelengths) != self.in_chans:
@@ -180,9 +185,14 @@ class ViTConfig(EncoderConfig):
             raise ValueError("wavelengths are positive numbers of nanometres")
 
     @property
+    def coefficients(self) -> int:
+        """What is kept of a spectrum, or all channels."""
+        return self.in_chans if self.kept is None else self.kept
+
+    @property
     def channels(self) -> int:
         """Channels of what is cut into patches."""
-        return self.in_chans if self.kept is None else self.kept
+        return self.coefficients * max(self.stem, 1)
 
     @property
     def num_prefix_tokens(self) -> int:

@@ -61,6 +61,6 @@ PRESETS: dict[str, Any] = {
     "std_scene": _scene("std", embed_dim=64),
     "std_scene_small": _scene("std", embed_dim=20),
     "tcp_scene": _scene_shared(),
-    "tcp_scene_stem": _scene_shared(stem=2),
+    "tcp_scene_stem": _scene_shared(stem=4),
     "tcp_scene_shuffle": _scene_tcp(tube=8, embed_dim=128, coupling="shuffle+norm"),
 }

@@ -50,7 +50,7 @@ class VisionTransformer(Pretrained, nn.Module):
         self.distilled_training = False
         basis = config.band_basis if band_basis is None else band_basis
         self.bands = nn.Identity() if config.kept is None else BandDCT(config.in_chans, config.kept, basis)
-        self.stem = nn.Sequential(*(BandStem(config.channels) for _ in range(config.stem)))
+        self.stem = BandStem(config.coefficients, config.stem) if config.stem else nn.Identity()
         if config.kind == "std":
             self._build_std(config)
         else:
