@@ -76,7 +76,8 @@ def _load_pretrained(name: str, num_classes: int | None = None, **options: Any) 
 
 def _name_matrices(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The options with transforms and bases called by their names, and those that are given as objects."""
-    named, given = dict(options), {}
+    named: dict[str, Any] = dict(options)
+    given: dict[str, Any] = {}
     for key, value in options.items():
         if isinstance(value, Mapping):
             named[key], inner = _name_matrices(value)
