@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tcpvit.errors import did_you_mean
 from tcpvit.layers.attention import ATTENTIONS, check_heads
+from tcpvit.layers.bands import check_bands
 from tcpvit.layers.block import ACTIVATION_DOMAINS
 from tcpvit.layers.coupling import Coupling, coupling_words
 from tcpvit.layers.embed import PATCH_EMBEDS, patch_grid
@@ -78,16 +79,26 @@ class EncoderConfig(SavedConfig):
         return patch_grid(height, width, self.patch_size)
 
     @property
+    def channels(self) -> int:
+        """Channels of what is cut into patches, which may be others than those of the images."""
+        return self.in_chans
+
+    @property
+    def coefficients(self) -> int:
+        """How many channels there are before any convolution: the tube, unless another is given."""
+        return self.in_chans
+
+    @property
     def width(self) -> int:
         """The full width D = d·C of a token, in a Swin that of the first stage."""
-        return self.embed_dim or self.patch_size**2 * self.in_chans
+        return self.embed_dim or self.patch_size**2 * self.channels
 
     @property
     def tube_length(self) -> int:
         """C: the tube of a TCP model, 1 for a standard one."""
         if self.kind == "std":
             return 1
-        return self.in_chans if self.tube is None else self.tube
+        return self.coefficients if self.tube is None else self.tube
 
     @property
     def d(self) -> int:
@@ -113,6 +124,8 @@ class EncoderConfig(SavedConfig):
 class ViTConfig(EncoderConfig):
     """A standard ViT (`kind="std"`) or a TCP-ViT (`kind="tcp"`); `embed_dim` is the full width d·C of both.
 
+    For scenes of many bands, `kept` coefficients of each spectrum take the place of its `in_chans` bands.
+
     >>> ViTConfig(kind="tcp", img_size=32, patch_size=4).d
     16
     """
@@ -133,8 +146,12 @@ class ViTConfig(EncoderConfig):
     attn_drop_rate: float = 0.0
     drop_path_rate: float = 0.0  # of the last block, rising linearly from 0
     patch_embed: str | None = None  # None: what fits best, see `embedding`
+    kept: int | None = None  # the first coefficients of the spectrum of in_chans bands; None: the channels as they are
+    band_basis: str = "dct"  # of the spectrum
+    stem: int = 0  # features that a separable c-product convolution makes of each slice before the patches; 0: none
+    wavelengths: tuple[float, ...] | None = None  # of the bands it is trained on, in nanometres
     # From here on TCP only.
-    tube: int | None = None  # C; None: the image's channels
+    tube: int | None = None  # C; None: the kept coefficients, or the image's channels
     transform: str = "dct"
     attention: str = "slice"
     activation_domain: str = "transform"
@@ -146,11 +163,36 @@ class ViTConfig(EncoderConfig):
         self.check_counts("patch_size", "in_chans", "depth", "num_heads")
         if self.distilled and self.global_pool != "token":
             raise ValueError(f"a distilled ViT reads its two tokens, global_pool='token', got {self.global_pool!r}")
+        self._check_spectrum()
         check_common(self)
         self.grid_of(*self.image_shape)
         if self.kind == "std" and self.embedding != "linear":
             raise ValueError(f"a standard ViT has patch_embed='linear', got {self.patch_embed!r}")
         check_heads(self.d, self.num_heads, "width" if self.kind == "std" else "slice width")
+
+    def _check_spectrum(self) -> None:
+        if self.kept is not None:
+            check_bands(self.in_chans, self.kept, self.band_basis)
+        elif self.band_basis != "dct":
+            raise ValueError(f"band_basis={self.band_basis!r} needs kept, the number of its coefficients to keep")
+        if self.stem < 0:
+            raise ValueError(f"stem is a number of features, 0 or more, got {self.stem}")
+        if self.wavelengths is None:
+            return
+        if len(self.wavelengths) != self.in_chans:
+            raise ValueError(f"{len(self.wavelengths)} wavelengths were given for {self.in_chans} bands")
+        if not all(0 < wavelength < float("inf") for wavelength in self.wavelengths):
+            raise ValueError("wavelengths are positive numbers of nanometres")
+
+    @property
+    def coefficients(self) -> int:
+        """What is kept of a spectrum, or all channels."""
+        return self.in_chans if self.kept is None else self.kept
+
+    @property
+    def channels(self) -> int:
+        """Channels of what is cut into patches."""
+        return self.coefficients * max(self.stem, 1)
 
     @property
     def num_prefix_tokens(self) -> int:
@@ -162,7 +204,7 @@ class ViTConfig(EncoderConfig):
         """`patch_embed`, or where it is None: linear if the tube is not the channels, none if d = P², else t_linear."""
         if self.patch_embed is not None:
             return self.patch_embed
-        if self.kind == "std" or self.tube_length != self.in_chans:
+        if self.kind == "std" or self.tube_length != self.channels:
             return "linear"
         return "none" if self.d == self.patch_size**2 else "t_linear"
 
