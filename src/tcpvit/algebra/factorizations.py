@@ -11,14 +11,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from tcpvit.algebra.checks import LinAlgError
+from tcpvit.algebra.checks import LinAlgError, has_values
 from tcpvit.algebra.domain import Domain, TransformsArg
 from tcpvit.algebra.functions import norm, rank_cutoff
+from tcpvit.algebra.inputs import in_full_precision
 from tcpvit.algebra.predicates import is_symmetric
+from tcpvit.algebra.scaling import power_of_two, slice_scale
 from tcpvit.algebra.slicewise import multiplicity, name_slices, negated, slicewise
+from tcpvit.algebra.truncation import Truncation
 from tcpvit.errors import did_you_mean
 
 
@@ -77,6 +81,7 @@ class Schur(NamedTuple):
 Ranks = int | Sequence[int] | Tensor
 
 
+@in_full_precision
 def svd(A: Tensor, transform: TransformsArg = "dct", *, full_matrices: bool = False, tube_ndim: int = 1) -> SVD:
     """A = U ⋆ S ⋆ Vᵀ, with f-orthogonal U and V and an f-diagonal S: the t-SVD for the DFT, the c-SVD for the DCT.
 
@@ -92,9 +97,11 @@ def svd(A: Tensor, transform: TransformsArg = "dct", *, full_matrices: bool = Fa
     """
     domain = Domain(transform, A, tube_ndim=tube_ndim, finite=True)
     U, S, V = _svd_slices(A, domain, full_matrices)
-    return SVD(domain.from_hat(U), domain.from_hat(_diagonal(S, U.shape[-1], V.shape[-1])), domain.from_hat(V))
+    S_hat = _diagonal(S.to(U.dtype), U.shape[-1], V.shape[-1])
+    return SVD(domain.from_hat(U), domain.from_hat(S_hat), domain.from_hat(V))
 
 
+@in_full_precision
 def truncated_svd(
     A: Tensor,
     transform: TransformsArg = "dct",
@@ -120,10 +127,13 @@ def truncated_svd(
     (torch.Size([4, 2, 3]), torch.Size([2, 2, 3]), torch.Size([5, 2, 3]))
     """
     domain = Domain(transform, A, tube_ndim=tube_ndim, finite=True)
-    U, S, V = _truncated_slices(A, domain, rank, energy)
-    return SVD(domain.from_hat(U), domain.from_hat(S.diag_embed()), domain.from_hat(V))
+    U, S, V = _svd_slices(A, domain)
+    kept, width = _kept(S, domain, rank, energy)
+    S_hat = (S * kept)[..., :width].diag_embed().to(U.dtype)
+    return SVD(domain.from_hat(U[..., :width]), domain.from_hat(S_hat), domain.from_hat(V[..., :width]))
 
 
+@in_full_precision
 def low_rank(
     A: Tensor,
     transform: TransformsArg = "dct",
@@ -137,18 +147,25 @@ def low_rank(
     For orthogonal transforms, scaled or not, no tensor of that tubal rank (or with those ranks of the slices) is
     nearer to A in the Frobenius norm (Eckart–Young), and the squared error is the sum of the squares of the singular
     values left out, divided by the transform's scale. For others, such as "cosine_kka", it is the nearest in the hat
-    domain only; the error is true for all of them.
+    domain only; the error is true for all of them. The gradient needs a gap between the singular values kept and
+    those left out, and no other: values may repeat on either side.
 
     >>> low_rank(torch.ones(4, 5, 3), rank=1).error < 1e-5
     tensor(True)
     """
     domain = Domain(transform, A, tube_ndim=tube_ndim, finite=True)
-    U, S, V = _truncated_slices(A, domain, rank, energy)
-    approximation = domain.from_hat((U * S[..., None, :]) @ V.mH)
+    A_hat = domain.to_hat(A)
+    with torch.no_grad():
+        U, S, V = _factors(A_hat, domain)
+        scale = slice_scale(A_hat, tube_ndim)
+        kept, _ = _kept(S, domain, rank, energy)
+    unscaled = Truncation.apply(A_hat / scale, U, S / scale[..., 0], V, kept)
+    approximation = domain.from_hat(unscaled * scale)
     error, size = norm(A - approximation, tube_ndim=tube_ndim), norm(A, tube_ndim=tube_ndim)
     return LowRank(approximation, error, error / size.clamp_min(torch.finfo(A.dtype).tiny))
 
 
+@in_full_precision
 def orth(
     A: Tensor,
     transform: TransformsArg = "dct",
@@ -171,6 +188,7 @@ def orth(
     return domain.from_hat((U * kept[..., None, :])[..., : _width(kept)])
 
 
+@in_full_precision
 def polar(A: Tensor, transform: TransformsArg = "dct", *, side: str = "right", tube_ndim: int = 1) -> Polar:
     """A = Q ⋆ H (`side="right"`) or A = H ⋆ Q (`side="left"`), H f-positive-semidefinite, Q with orthonormal slices.
 
@@ -190,6 +208,7 @@ def polar(A: Tensor, transform: TransformsArg = "dct", *, side: str = "right", t
     return Polar(domain.from_hat(U @ V.mH), domain.from_hat((W * S[..., None, :]) @ W.mH))
 
 
+@in_full_precision
 def qr(A: Tensor, transform: TransformsArg = "dct", *, mode: str = "reduced", tube_ndim: int = 1) -> QR:
     """A = Q ⋆ R, with orthonormal columns in the slices of Q and upper triangular slices of R.
 
@@ -206,6 +225,7 @@ def qr(A: Tensor, transform: TransformsArg = "dct", *, mode: str = "reduced", tu
     return QR(domain.from_hat(Q), domain.from_hat(R))
 
 
+@in_full_precision
 def lu(A: Tensor, transform: TransformsArg = "dct", *, tube_ndim: int = 1) -> LU:
     """A = P ⋆ L ⋆ U with partial pivoting: in the hat domain permutations, unit lower and upper triangular slices.
 
@@ -218,6 +238,7 @@ def lu(A: Tensor, transform: TransformsArg = "dct", *, tube_ndim: int = 1) -> LU
     return LU(domain.from_hat(P), domain.from_hat(L), domain.from_hat(U))
 
 
+@in_full_precision
 def cholesky(A: Tensor, transform: TransformsArg = "dct", *, tube_ndim: int = 1) -> Tensor:
     """L with lower triangular slices, A = L ⋆ Lᵀ; LinAlgError if A is not f-positive-definite.
 
@@ -228,7 +249,7 @@ def cholesky(A: Tensor, transform: TransformsArg = "dct", *, tube_ndim: int = 1)
     domain = Domain(transform, A, tube_ndim=tube_ndim, square=True, finite=True)
     _check_symmetric(A, transform, tube_ndim)
     L, info = torch.linalg.cholesky_ex(domain.to_hat(A))
-    if info.any():
+    if has_values(A) and info.any():
         raise LinAlgError(
             f"A of shape {tuple(A.shape)} is not f-positive-definite: {name_slices(info != 0, tube_ndim)} of its hat "
             "domain has an eigenvalue that is not positive; use eigh, or add a multiple of the identity tensor"
@@ -236,6 +257,7 @@ def cholesky(A: Tensor, transform: TransformsArg = "dct", *, tube_ndim: int = 1)
     return domain.from_hat(L)
 
 
+@in_full_precision
 def eigh(A: Tensor, transform: TransformsArg = "dct", *, tube_ndim: int = 1) -> Eigen:
     """A = V ⋆ D ⋆ Vᵀ for f-symmetric A: D f-diagonal, smallest eigenvalues first, V f-orthogonal.
 
@@ -250,9 +272,10 @@ def eigh(A: Tensor, transform: TransformsArg = "dct", *, tube_ndim: int = 1) -> 
     domain = Domain(transform, A, tube_ndim=tube_ndim, square=True, finite=True)
     _check_symmetric(A, transform, tube_ndim)
     values, V = slicewise(torch.linalg.eigh, domain, domain.to_hat(A))
-    return Eigen(domain.from_hat(values.diag_embed()), domain.from_hat(V))
+    return Eigen(domain.from_hat(values.diag_embed().to(V.dtype)), domain.from_hat(V))
 
 
+@in_full_precision
 def eig(A: Tensor, transform: TransformsArg = "dct", *, tube_ndim: int = 1) -> Eigen:
     """A ⋆ V = V ⋆ D with D f-diagonal, in no order; both are complex. V is invertible if no slice is defective.
 
@@ -267,6 +290,7 @@ def eig(A: Tensor, transform: TransformsArg = "dct", *, tube_ndim: int = 1) -> E
     return Eigen(domain.from_hat(values.diag_embed()), domain.from_hat(V))
 
 
+@in_full_precision
 def schur(A: Tensor, transform: TransformsArg = "dct", *, output: str = "real", tube_ndim: int = 1) -> Schur:
     """A = Z ⋆ T ⋆ Zᵀ with f-orthogonal Z and upper triangular slices of T.
 
@@ -288,7 +312,11 @@ def schur(A: Tensor, transform: TransformsArg = "dct", *, output: str = "real", 
 
 def _svd_slices(A: Tensor, domain: Domain, full_matrices: bool = False) -> tuple[Tensor, Tensor, Tensor]:
     """U, S, V of the hat slices: (C…, ..., m, k), (C…, ..., k), (C…, ..., n, k)."""
-    U, S, Vh = slicewise(lambda slices: torch.linalg.svd(slices, full_matrices), domain, domain.to_hat(A))
+    return _factors(domain.to_hat(A), domain, full_matrices)
+
+
+def _factors(A_hat: Tensor, domain: Domain, full_matrices: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+    U, S, Vh = slicewise(lambda slices: torch.linalg.svd(slices, full_matrices), domain, A_hat)
     return U, S, Vh.mH
 
 
@@ -298,17 +326,20 @@ def _diagonal(S: Tensor, m: int, n: int) -> Tensor:
     return torch.nn.functional.pad(square, (0, n - S.shape[-1], 0, m - S.shape[-1]))
 
 
-def _truncated_slices(
-    A: Tensor, domain: Domain, rank: Ranks | None, energy: float | None
-) -> tuple[Tensor, Tensor, Tensor]:
+def _kept(S: Tensor, domain: Domain, rank: Ranks | None, energy: float | None) -> tuple[Tensor, int]:
+    """Which singular values (C…, ..., k) stay, and the largest number of them in a slice."""
     if (rank is None) == (energy is None):
         raise ValueError(f"give either rank or energy, got rank={rank} and energy={energy}")
     if energy is not None and not 0 < energy <= 1:
         raise ValueError(f"energy is a part of the whole, in (0, 1], got {energy}")
-    U, S, V = _svd_slices(A, domain)
-    kept = _leading(S, rank, domain) if energy is None else _most_energetic(S, energy, domain)
-    width = _width(kept)
-    return U[..., :width], (S * kept)[..., :width], V[..., :width]
+    if energy is not None:
+        kept = _most_energetic(S, energy, domain)
+        return kept, _width(kept)
+    if isinstance(rank, int | np.integer) and not isinstance(rank, bool) and 1 <= rank <= S.shape[-1]:
+        first = torch.arange(S.shape[-1], device=S.device) < int(rank)
+        return first.expand_as(S), int(rank)  # known without looking at the numbers
+    kept = _leading(S, rank, domain)
+    return kept, _width(kept)
 
 
 def _leading(S: Tensor, rank: Ranks | None, domain: Domain) -> Tensor:
@@ -343,7 +374,10 @@ def _half_of(ranks: Tensor, domain: Domain) -> Tensor:
 
 def _most_energetic(S: Tensor, energy: float, domain: Domain) -> Tensor:
     """Which singular values (C…, ..., k) are the fewest with that part of the energy, for each tensor of the batch."""
-    squares = S.detach().double() ** 2
+    if not S.numel():
+        return S > 0
+    scale = power_of_two(S, (*range(domain.tube_ndim), -1))
+    squares = (S.detach() / scale).double() ** 2
     tube_modes = tuple(range(domain.tube_ndim))
     behind = tuple(range(-1 - domain.tube_ndim, -1))
 
@@ -360,11 +394,11 @@ def _most_energetic(S: Tensor, energy: float, domain: Domain) -> Tensor:
 
 def _width(kept: Tensor) -> int:
     """The largest rank of a slice, and at least one column."""
-    return max(1, int(kept.sum(-1).max()))
+    return max(1, int(kept.sum(-1).max())) if kept.numel() else min(1, kept.shape[-1])
 
 
 def _check_symmetric(A: Tensor, transform: TransformsArg, tube_ndim: int) -> None:
-    if not is_symmetric(A, transform, tube_ndim=tube_ndim):
+    if has_values(A) and not is_symmetric(A, transform, tube_ndim=tube_ndim):
         raise ValueError(
             f"A of shape {tuple(A.shape)} is not f-symmetric, its transpose differs from it; use eig or lu, or take "
             "(A + transpose(A)) / 2"
