@@ -87,6 +87,24 @@ def norm(A: Tensor, transform: TransformsArg = "dct", *, ord: str = "fro", tube_
     return S_hat.sum(over) / math.prod([t.scale or 1.0 for t in domain.transforms])
 
 
+@in_full_precision
+def cond(A: Tensor, transform: TransformsArg = "dct", *, tube_ndim: int = 1) -> Tensor:
+    """The condition number of each tensor of the batch: the largest singular value of all slices over the smallest.
+
+    Infinite for singular tensors. For orthogonal transforms, scaled or not, it is that of `block_matrix(A)`.
+
+    >>> from tcpvit.algebra import identity
+    >>> cond(5 * identity(2, 3)).round(decimals=4), cond(torch.ones(2, 2, 3)) > 1e6
+    (tensor(1.), tensor(True))
+    """
+    domain = Domain(transform, A, tube_ndim=tube_ndim, finite=True)
+    if not all(matrix_shape(A, tube_ndim)):
+        raise ValueError(f"a matrix without rows or columns has no condition number, got shape {tuple(A.shape)}")
+    S_hat = torch.linalg.svdvals(domain.to_hat(A))  # (C…, ..., k)
+    over = (*range(tube_ndim), -1)
+    return S_hat.amax(over) / S_hat.amin(over)
+
+
 _NORMS = ("fro", "spectral", "nuclear")
 
 
@@ -209,7 +227,13 @@ def sqrtm(A: Tensor, transform: TransformsArg = "dct", *, tube_ndim: int = 1) ->
             f"A of shape {tuple(A.shape)} has no {kind}principal square root: {name_slices(bad, tube_ndim)} of its hat "
             "domain has an eigenvalue on the negative real axis, or at zero without being symmetric"
         )
-    return domain.from_hat(_SquareRoot.apply(A_hat, rtol, tube_ndim) * scale.sqrt())
+    return domain.from_hat(square_root_slices(A_hat, rtol, tube_ndim) * scale.sqrt())
+
+
+def square_root_slices(A_hat: Tensor, rtol: float, tube_ndim: int) -> Tensor:
+    """The principal square root of every slice that has one."""
+    root: Tensor = _SquareRoot.apply(A_hat, rtol, tube_ndim)
+    return root
 
 
 def default_rtol(domain: Domain, A: Tensor) -> float:
