@@ -130,7 +130,7 @@ def attend(
     if joint:
         o = o.unflatten(-1, (len(qkv), -1)).permute(3, 0, 2, 1, 4)  # (C, B, N, H, d_h)
     else:
-        o = o.unflatten(0, (len(qkv), -1)).transpose(2, 3)  # (C, B, N, H, d_h)
+        o = o.view(*qkv.shape[:2], *o.shape[1:]).transpose(2, 3)  # (C, B, N, H, d_h)
     return o.flatten(-2)
 
 

@@ -114,7 +114,7 @@ class HatTransform(nn.Module):
         tubes = x.reshape(-1, self.tube)
         if ops.can_use_tubes(tubes, self.tube, ops.TO_HAT_LENGTHS):
             return ops.to_hat_tubes(tubes, matrix).view(self.tube, *x.shape[:-1])
-        return (matrix @ tubes.mT).view(self.tube, *x.shape[:-1])
+        return (matrix @ tubes.transpose(-1, -2)).view(self.tube, *x.shape[:-1])
 
     def from_hat_tokens(self, x_hat: Tensor) -> Tensor:
         """(C, ..., d) in the hat domain -> (..., d, C) in the spatial domain."""
@@ -124,7 +124,7 @@ class HatTransform(nn.Module):
         slices = x_hat.flatten(1)
         if ops.can_use_tubes(slices, self.tube, ops.FROM_HAT_LENGTHS):
             return ops.from_hat_tubes(slices, inverse).view(*x_hat.shape[1:], self.tube)
-        return (slices.mT @ inverse.mT).view(*x_hat.shape[1:], self.tube)
+        return (slices.transpose(-1, -2) @ inverse.transpose(-1, -2)).view(*x_hat.shape[1:], self.tube)
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> HatTransform:
         """After a change of dtype or device take the matrices anew from float64, so that nothing is rounded twice."""

@@ -171,7 +171,7 @@ class VisionTransformer(Pretrained, nn.Module):
             if i in take:
                 tokens = self._from_hat(self.norm(x) if norm else x)
                 prefix, patches = tokens.tensor_split([self.num_prefix_tokens], dim=1)
-                maps = patches.mT.unflatten(-1, grid) if output_fmt == "NCHW" else patches
+                maps = patches.transpose(-1, -2).unflatten(-1, grid) if output_fmt == "NCHW" else patches
                 found.append((maps, prefix) if return_prefix_tokens else maps)
         return found if intermediates_only else (self._from_hat(self.norm(x)), found)
 

@@ -38,9 +38,11 @@ _is_exporting = getattr(torch.compiler, "is_exporting", lambda: False)
 
 
 def operators_refused() -> bool:
-    """True where kernels cannot be used: an exported program should run without this library, and `torch.func`
-    (grad, vmap, jvp) takes no operators of other libraries.
+    """True where kernels cannot be used: an exported or traced program should run without this library, and
+    `torch.func` (grad, vmap, jvp) takes no operators of other libraries.
     """
+    if torch.jit.is_tracing():  # torch.jit.trace, and torch.onnx.export(dynamo=False)
+        return True
     if torch.compiler.is_compiling():
         return bool(_is_exporting())
     return torch._C._functorch.peek_interpreter_stack() is not None
