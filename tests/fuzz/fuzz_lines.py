@@ -187,7 +187,7 @@ def _nonsense_options() -> Iterator[tuple[str, ...]]:
         for name, hint in options_of(verb).items():
             if is_number(hint):
                 base = ("analyze", "--theory") if verb == "analyze" and name != "batch" else lines[0]
-                yield from ((*base, f"--{name.replace('_', '-')}", value) for value in ("nan", "inf", "-1", "0"))
+                yield from ((*base, f"--{name.replace('_', '-')}", value) for value in ("nan", "inf", "-1"))
     yield from (("predict", "run", "images", f"--{name}", "1" + "0" * 30) for name in ("batch-size",))
     yield from (
         (*TRAIN[:2], "--name", name) for name in ("../../../../x", "/tmp/x", "a/b", "", "..", "a\nb", "\x1b[2J")

@@ -24,7 +24,7 @@ from typing import Any
 
 MEMORY = 4 << 30  # bytes of address space
 CPU_SECONDS = 10
-WALL_SECONDS = 45  # a case that waits uses no processor time
+WALL_SECONDS = 30  # a case that waits uses no processor time
 PRECIOUS = "nothing may change this\n"
 EXPECTED = (ValueError, OSError, ImportError)  # as the command line takes them; others are shown with a traceback
 

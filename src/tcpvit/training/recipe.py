@@ -18,7 +18,7 @@ from tcpvit.data import Augment
 from tcpvit.data.registry import option_names
 from tcpvit.errors import did_you_mean
 from tcpvit.models.registry import list_models, model_config
-from tcpvit.overrides import find_key, parse, put, unknown_key
+from tcpvit.overrides import find_key, parse, put, read_yaml, unknown_key
 from tcpvit.typed import typed
 
 SHIPPED = Path(__file__).parent / "recipes"
@@ -218,9 +218,9 @@ def load_recipe(name: str | Path, overrides: Iterable[str] = ()) -> Recipe:
     """
     text = _read(name)
     try:
-        content = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(f"{name} is no valid YAML: {' '.join(str(error).split())}") from error
+        content = read_yaml(text)
+    except ValueError as error:
+        raise ValueError(f"{name} is no valid YAML: {error}") from error
     if not isinstance(content, dict):
         raise ValueError(f"{name} should hold keys such as `model:` and `data:`, got {type(content).__name__}")
     return Recipe.from_dict(content).override(overrides)
@@ -230,6 +230,8 @@ def _read(name: str | Path) -> str:
     if str(name) in list_recipes():
         return (SHIPPED / f"{name}.yaml").read_text(encoding="utf-8")
     path = Path(name)
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{name} is a folder, a pipe or a device; a recipe is read from a YAML file")
     if path.suffix in (".yaml", ".yml") or path.is_file():
         return path.read_text(encoding="utf-8")
     raise ValueError(
