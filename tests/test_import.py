@@ -28,29 +28,31 @@ HEAVY = [
     "pandas",
     "pywt",
 ]
-HEAVY += ["onnx", "onnxruntime", "tensorboard", "huggingface_hub", "typer", "rich"]
+HEAVY += ["onnx", "onnxruntime", "tensorboard", "huggingface_hub", "typer", "rich", "pydantic"]
 
 # What each room may import from the others. A new room gets a row.
 TOOLS = {
     "compat",
     "errors",
     "files",
+    "memory",
     "overrides",
     "progress",
     "tables",
     "timing",
-    "typed",
+    "validation",
 }  # which import nothing of ours but errors
 NETWORKS = TOOLS | {"algebra", "layers", "models"}
 ROOMS: dict[str, set[str]] = {
     "compat": set(),
     "errors": set(),
     "files": set(),
+    "memory": set(),
     "overrides": {"errors"},
     "progress": set(),
     "tables": {"errors"},
     "timing": set(),
-    "typed": {"errors"},
+    "validation": {"errors"},
     "algebra": {"errors"},
     "data": TOOLS,
     "figures": TOOLS,
