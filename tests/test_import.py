@@ -28,7 +28,7 @@ HEAVY = [
     "pandas",
     "pywt",
 ]
-HEAVY += ["onnx", "onnxruntime", "tensorboard", "huggingface_hub", "typer", "rich"]
+HEAVY += ["onnx", "onnxruntime", "tensorboard", "huggingface_hub", "typer", "rich", "pydantic"]
 
 # What each room may import from the others. A new room gets a row.
 TOOLS = {
@@ -36,11 +36,12 @@ TOOLS = {
     "displays",
     "errors",
     "files",
+    "memory",
     "overrides",
     "progress",
     "tables",
     "timing",
-    "typed",
+    "validation",
 }  # which import nothing of ours but each other
 NETWORKS = TOOLS | {"algebra", "layers", "models"}
 ROOMS: dict[str, set[str]] = {
@@ -48,11 +49,12 @@ ROOMS: dict[str, set[str]] = {
     "displays": {"errors", "progress", "tables"},
     "errors": set(),
     "files": set(),
+    "memory": set(),
     "overrides": {"errors"},
     "progress": {"errors"},
     "tables": {"errors"},
     "timing": set(),
-    "typed": {"errors"},
+    "validation": {"errors"},
     "algebra": {"errors"},
     "data": TOOLS,
     "figures": TOOLS,

@@ -63,7 +63,7 @@ def read_json(path: Path) -> Any:
     """The content of a JSON file; a damaged one is an error that names it."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # the latter from thousands of lists in lists
         raise ValueError(f"{path} holds no JSON ({error}); remove it, or restore it from a copy") from error
 
 

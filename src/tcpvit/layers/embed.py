@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +13,8 @@ from tcpvit.errors import did_you_mean
 from tcpvit.layers.linear import TLinear, init_weight_
 from tcpvit.layers.transform import HatTransform, attach_transform
 
-PATCH_EMBEDS = ("none", "shared", "t_linear", "linear", "sub_patch")
+PatchEmbedding = Literal["none", "shared", "t_linear", "linear", "sub_patch"]
+PATCH_EMBEDS: tuple[str, ...] = get_args(PatchEmbedding)
 
 
 def patch_grid(height: int, width: int, patch: int) -> tuple[int, int]:

@@ -21,7 +21,7 @@ from tcpvit.layers.embed import image_grid
 from tcpvit.layers.fuse import fuse_block_
 from tcpvit.layers.linear import init_weight_
 from tcpvit.layers.norm import EPS
-from tcpvit.models.config import POOLS, ViTConfig
+from tcpvit.models.config import Pool, ViTConfig
 from tcpvit.models.pretrained import Pretrained
 
 FUSED = "a fused model is for inference only; train it before fuse_(), or save it and load it again"
@@ -215,11 +215,9 @@ class VisionTransformer(Pretrained, nn.Module):
         """The head, or the two heads of a distilled ViT."""
         return self.head if self.head_dist is None else (self.head, self.head_dist)
 
-    def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
+    def reset_classifier(self, num_classes: int, global_pool: Pool | None = None) -> None:
         """A new head for `num_classes` (0: none), and another pooling if given."""
-        pool = self.global_pool if global_pool is None else global_pool
-        if pool not in POOLS:
-            raise ValueError(f"global_pool is one of {POOLS}, got {pool!r}")
+        pool = global_pool or self.config.global_pool
         self.config = replace(self.config, num_classes=num_classes, global_pool=pool)
         self.num_classes, self.global_pool = num_classes, pool
         at = next(self.norm.parameters())
