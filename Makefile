@@ -11,7 +11,7 @@ CPU_ONLY = test -n "$(TORCH_INDEX)" && ! command -v nvidia-smi > /dev/null && $(
 BENCHMARKS := algebra classification long_tubes models segmentation tensorize training
 RECENT := import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer is needed: make PYTHON=python3.12")
 
-.PHONY: help setup demo test test-all sanitize lint bench docs clean
+.PHONY: help setup demo test test-all fuzz sanitize lint bench docs clean
 
 help:            ## what can be made
 	@awk -F ':[^#]*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,6 +50,9 @@ test: setup      ## the whole suite but for slow tests
 
 test-all: setup  ## slow tests too
 	$(BIN)/python -m pytest -n 2
+
+fuzz: setup      ## 2,000 bad command lines and 500 mutated files: no traceback, no hang, no harm
+	$(BIN)/python tests/fuzz/fuzz.py --lines 2000 --files 500
 
 sanitize: setup  ## the tests of our kernels under the address and undefined-behaviour sanitizers
 	TCPVIT_KERNEL_FLAGS="-g -O1 -fsanitize=address,undefined -fno-sanitize-recover=undefined" \

@@ -28,33 +28,37 @@ HEAVY = [
     "pandas",
     "pywt",
 ]
-HEAVY += ["onnx", "onnxruntime", "tensorboard", "huggingface_hub", "typer", "rich"]
+HEAVY += ["onnx", "onnxruntime", "tensorboard", "huggingface_hub", "typer", "rich", "pydantic"]
 
 # What each room may import from the others. A new room gets a row.
 TOOLS = {
     "compat",
+    "displays",
     "errors",
     "files",
+    "memory",
     "overrides",
     "progress",
     "tables",
     "timing",
-    "typed",
-}  # which import nothing of ours but errors
+    "validation",
+}  # which import nothing of ours but each other
 NETWORKS = TOOLS | {"algebra", "layers", "models"}
 ROOMS: dict[str, set[str]] = {
     "compat": set(),
+    "displays": {"errors", "progress", "tables"},
     "errors": set(),
     "files": set(),
+    "memory": set(),
     "overrides": {"errors"},
-    "progress": set(),
+    "progress": {"errors"},
     "tables": {"errors"},
     "timing": set(),
-    "typed": {"errors"},
+    "validation": {"errors"},
     "algebra": {"errors"},
     "data": TOOLS,
     "figures": TOOLS,
-    "layers": {"algebra", "errors"},
+    "layers": {"algebra", "errors", "files"},
     "models": NETWORKS,
     "analysis": NETWORKS | {"figures"},
     "training": NETWORKS | {"analysis", "data", "figures"},

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
 import unicodedata
 from collections.abc import Iterable
+
+
+class Resumable(ValueError):
+    """What ended a run that can be resumed when its cause is gone; the sentence says how."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
@@ -27,6 +32,16 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     close = nearest(name, known)
     hint = f"; did you mean {close!r}?" if close else "."
     return f"{hint} Known: {', '.join(known) or 'none'}"
+
+
+def divisors(number: int) -> list[int]:
+    """The numbers that divide a number, for an error that names what would fit.
+
+    >>> divisors(12)
+    [1, 2, 3, 4, 6, 12]
+    """
+    small = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
+    return sorted({*small, *(number // n for n in small)})
 
 
 def printable(text: str) -> str:

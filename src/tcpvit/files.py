@@ -5,15 +5,20 @@ from __future__ import annotations
 import errno
 import json
 import os
+import platform
+import shutil
 import stat
 import subprocess
+import tempfile
+import time
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
 TEMPORARY = ".tmp"
+DAY = 24 * 3600.0
 ADVICE = "put the file or folder itself there, or remove the link"
 
 
@@ -58,8 +63,32 @@ def read_json(path: Path) -> Any:
     """The content of a JSON file; a damaged one is an error that names it."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # the latter from thousands of lists in lists
         raise ValueError(f"{path} holds no JSON ({error}); remove it, or restore it from a copy") from error
+
+
+@contextmanager
+def temporary_folder(parent: Path, name: str) -> Iterator[Path]:
+    """A folder in `parent` that is removed at the end; first those that killed processes have left are."""
+    own = f"{name}-{platform.node()}-"
+    for left in parent.glob(f"{name}-*"):
+        process = left.name.removeprefix(own).partition("-")[0] if left.name.startswith(own) else ""
+        if (process.isdecimal() and not _is_running(int(process))) or time.time() - left.stat().st_mtime > DAY:
+            shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=f"{own}{os.getpid()}-", dir=parent) as folder:
+        yield Path(folder)
+
+
+def _is_running(process: int) -> bool:
+    if os.name == "nt":  # where a signal would end it
+        return True
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True  # another user's
+    return True
 
 
 def refuse_links(folder: Path, names: Iterable[str]) -> None:
@@ -101,6 +130,14 @@ def open_unlinked(path: Path) -> IO[str]:
         os.close(descriptor)
         raise ValueError(f"{path} is not a file of its own (a pipe, a device, or another name of a file); remove it")
     return os.fdopen(descriptor, "a+")
+
+
+def expand_user(path: str | Path) -> Path:
+    """The path with ~ replaced by the home folder."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise ValueError(f"{path} begins with ~, and this user has no home folder; write the whole path") from error
 
 
 @cache

@@ -1,12 +1,15 @@
-"""What a long job reports to its caller while it runs. The displays for people are in `cli/progress.py`."""
+"""What a long job reports to its caller while it runs. The displays for people are in `displays.py`."""
 
 from __future__ import annotations
 
 import logging
 import shlex
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeVar
+
+from tcpvit.errors import printable
 
 Item = TypeVar("Item")
 Row = dict[str, float]  # the numbers of an epoch or of a step, by column
@@ -62,12 +65,13 @@ class RunSummary:
     title: str  # the model on the set
     facts: dict[str, str]
     metric: str
+    label: str  # of the metric
     epochs: int
     batches: int  # in an epoch
 
 
 class Progress:
-    """Shows nothing but messages, through the logger "tcpvit": the default unless the caller gives a display."""
+    """Shows nothing but messages, through the logger "tcpvit"; a display overrides what it shows."""
 
     resume_command = "`tcpvit train --resume {run}`"  # what resumes a run that was stopped
 
@@ -101,3 +105,9 @@ class NoMessages(Progress):
 
     def message(self, text: str) -> None:
         """Shown by another process."""
+
+
+def say(text: str) -> None:
+    """Write a message for the user on stderr."""
+    shown = "\n".join(map(printable, text.split("\n")))
+    print(f"tcpvit: {shown}", file=sys.stderr, flush=True)

@@ -1,10 +1,11 @@
-"""Tables: one structure of plain values, shown in a terminal, as Markdown, as LaTeX or as JSON.
+"""Tables: one structure of plain values, shown in a terminal, as HTML, as Markdown, as LaTeX or as JSON.
 
 Rooms that report numbers fill a `Table`, which `tcpvit.cli.show` prints; how a value is written follows from its type.
 """
 
 from __future__ import annotations
 
+import html
 import io
 import json as json_module
 import math
@@ -20,7 +21,7 @@ from rich.text import Text
 from tcpvit.errors import printable
 
 Cell = str | int | float | None
-Style = Literal["text", "markdown", "latex", "json"]
+Style = Literal["text", "html", "markdown", "latex", "json"]
 
 
 class Ratio(float):
@@ -98,6 +99,16 @@ class Table:
         cells = [row.cells[column] for row in self.rows]
         return column > 0 and not any(isinstance(cell, str) and not isinstance(cell, Written) for cell in cells)
 
+    def _repr_html_(self) -> str:
+        return _html(self)
+
+
+class Tables(list[Table]):
+    """Tables that a notebook shows one below the other."""
+
+    def _repr_html_(self) -> str:
+        return render(self, "html")
+
 
 def render(tables: Sequence[Table], style: Style) -> str:
     """The tables as one string."""
@@ -107,7 +118,7 @@ def render(tables: Sequence[Table], style: Style) -> str:
         text = io.StringIO()
         print_to(Console(file=text, width=1000, highlight=False), tables)
         return text.getvalue().rstrip("\n")
-    write = _markdown if style == "markdown" else _latex
+    write = {"html": _html, "markdown": _markdown, "latex": _latex}[style]
     return "\n\n".join(write(table) for table in tables)
 
 
@@ -236,6 +247,26 @@ def _markdown(table: Table) -> str:
         lines.append(["&emsp;" * row.level + cells[0], *cells[1:]])
     body = "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
     return "\n\n".join([f"**{table.title}**", body, *table.notes])
+
+
+def _html(table: Table) -> str:
+    """For notebooks; everything that is not ours is escaped."""
+    aligned = ["right" if table.is_numeric(i) else "left" for i in range(len(table.columns))]
+    lines = [_html_row("th", [(side, as_text(name)) for side, name in zip(aligned, table.columns, strict=True)])]
+    for row in table.rows:
+        texts = ["\u2003" * row.level + as_text(row.cells[0]), *map(as_text, row.cells[1:])]  # an em space
+        lines.append(_html_row("th" if row.strong else "td", list(zip(aligned, texts, strict=True))))
+    notes = [f"<div><small>{_escape(note)}</small></div>" for note in table.notes]
+    return "\n".join([f"<b>{_escape(table.title)}</b>", "<table>", *lines, "</table>", *notes])
+
+
+def _html_row(tag: str, cells: Sequence[tuple[str, str]]) -> str:
+    inside = "".join(f'<{tag} style="text-align:{side}">{_escape(text)}</{tag}>' for side, text in cells)
+    return f"<tr>{inside}</tr>"
+
+
+def _escape(text: str) -> str:
+    return html.escape(printable(text))
 
 
 def _latex(table: Table) -> str:

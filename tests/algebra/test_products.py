@@ -333,7 +333,7 @@ OK = torch.ones(4, 5, 3)
         (lambda: cprod(OK[0], OK), r"A should have shape \(..., m, n, C\), got \(5, 3\)"),
         (lambda: cprod(OK, OK, tube_ndim=2), r"A should have shape \(..., m, n, C1, C2\), got \(4, 5, 3\)"),
         (lambda: cprod(OK, OK, tube_ndim=0), "tube_ndim counts the tube modes and is at least 1, got 0"),
-        (lambda: cprod(OK.numpy(), OK), "A should be a torch tensor, got ndarray; use torch.as_tensor"),
+        (lambda: cprod(OK.tolist(), OK), "A should be a torch tensor, got list; use torch.as_tensor"),
         (
             lambda: cprod(OK, torch.ones(5, 2, 3), "hadamard"),
             "hadamard needs a tube whose length is a power of two, got 3",

@@ -72,7 +72,7 @@ def test_the_default_size_is_made_in_seconds():
 
 
 def test_an_unknown_level_is_named():
-    with pytest.raises(ValueError, match="levels easy, hard, got 'medium'"):
+    with pytest.raises(ValueError, match="level should be one of easy, hard, got 'medium'"):
         load_dataset("digits-on-photos", level="medium")
 
 
@@ -84,7 +84,10 @@ def test_without_scikit_learn(monkeypatch):
 
 @pytest.mark.parametrize(
     ("options", "complaint"),
-    [({"task": "detection"}, "classification or segmentation"), ({"sizes": (10, 10)}, "in train, val and test")],
+    [
+        ({"task": "detection"}, "task should be one of classification, segmentation"),
+        ({"sizes": (10, 10)}, "sizes should be a list of 3"),
+    ],
 )
 def test_wrong_options_are_named(options, complaint):
     with pytest.raises(ValueError, match=complaint):

@@ -277,13 +277,16 @@ def test_a_given_transform_goes_to_the_backbone():
         ({"decoder": {"coupling": "mix"}}, "decoder.coupling is an option of TCP decoders"),
         ({"decoder": {"kind": "tcp", "channels": [96], "coupling": "two_factor"}}, "not by two_factor"),
         ({"decoder": {"kind": "tcp", "channels": [96], "transform": "data_driven"}}, "needs its matrix"),
-        ({"decoder": {"channels": []}}, "a list of positive integers"),
-        ({"decoder": {"channels": 64}}, "a list of positive integers, as .* got 64"),
-        ({"decoder": {"channels": [96, 64.5]}}, "a list of positive integers"),
+        ({"decoder": {"channels": []}}, r"decoder.channels should be a list of one or more whole numbers, got \[\]"),
+        ({"decoder": {"channels": 64}}, "decoder.channels should be a list of one or more whole numbers, got 64"),
+        (
+            {"decoder": {"channels": [96, 64.5]}},
+            r"decoder.channels\[1\] should be a whole number of at least 1, got 64.5",
+        ),
         ({"decoder": "tcp"}, "decoder is a group of options, as decoder.kind, got decoder='tcp'"),
         ({"backbone": 3}, "backbone is a group of options"),
         ({"backbone": {"num_classes": 10}}, "has num_classes=0"),
-        ({"num_classes": 0}, "at least 1 class"),
+        ({"num_classes": 0}, "num_classes should be a whole number of at least 1, got 0"),
     ],
 )
 def test_what_does_not_fit_is_said(options, sentence):

@@ -285,7 +285,7 @@ def test_relative_positions_and_blocked_pairs():
         ({"num_heads": (3, 2)}, "num_heads=3 does not divide the width of a slice in stage 0, 8"),
         ({"tube": 5}, "the tube 5 does not divide the width 24"),
         ({"img_size": 30}, "does not divide into patches of 4"),
-        ({"window_size": 0}, "window_size is at least 1"),
+        ({"window_size": 0}, "window_size should be a whole number of at least 1, got 0"),
         ({"attention": "jont"}, "did you mean 'joint'"),
         ({"kind": "std"}, None),
         ({"kind": "std", "tube": 3}, "tube is an option of TCP models"),

@@ -68,7 +68,7 @@ def test_the_presets_of_the_study_keep_within_their_budgets(name, total):
 def test_every_preset_runs_forward_and_backward(name):
     small = {"depth": 1} if "224" in name or "deit" in name else {}
     model = tcpvit.create_model(name, **small)
-    images = torch.randn(2, 3, *model.config.image_shape)
+    images = torch.randn(2, model.config.in_chans, *model.config.image_shape)
     tokens = model.forward_features(images)
     N = torch.tensor(model.config.grid_of(*model.config.image_shape)).prod()
     assert tokens.shape == (2, model.num_prefix_tokens + N, model.num_features)

@@ -189,7 +189,6 @@ REPOSITORY = "someone/evil"
     [
         {"auto_map": {"AutoConfig": "evil.Config"}},
         {"trust_remote_code": True},
-        {"_name_or_path": REPOSITORY},
         {"name_or_path": "model"},
         {"use_pretrained_backbone": True},
         {"use_timm_backbone": True},
@@ -227,7 +226,7 @@ def test_options_that_transformers_acts_on(folder, options):
         ("DetrForObjectDetection", {"backbone_config": {"model_type": "timm_backbone", "backbone": "resnet18"}}),
         ("DetrForObjectDetection", {"backbone_config": {"model_type": "evil"}}),
         ("DetrForObjectDetection", {"backbone_config": {"model_type": "resnet", "auto_map": {"AutoModel": "evil"}}}),
-        ("CLIPModel", {"text_config": {"_name_or_path": REPOSITORY}}),
+        ("CLIPModel", {"text_config": {"name_or_path": REPOSITORY}}),
         ("CLIPModel", {"vision_config": {"hidden_act": REPOSITORY}}),
         ("CLIPModel", {"vision_config": "model"}),
         ("LayoutLMv2Model", {"detectron2_config_args": {"MODEL.WEIGHTS": ADDRESS}}),
@@ -252,6 +251,26 @@ def test_an_older_timm_builds_nothing_from_a_folder(folder, version, monkeypatch
     monkeypatch.setattr(timm, "__version__", version)
     with pytest.raises(ValueError, match=rf"with timm 1\.0\.26 or newer, this is {version}: pip install"):
         tcpvit.from_pretrained(folder)
+
+
+def test_where_version_0_1_0_had_its_models_of_transformers_from_is_forgotten(folder, monkeypatch):
+    """It wrote `_name_or_path`, also in configs within configs; nothing is looked up there."""
+    import transformers
+
+    sizes = {"hidden_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 48}
+    vision, text = sizes | {"image_size": 32, "patch_size": 16}, sizes | {"vocab_size": 60}
+    config = transformers.CLIPConfig(text_config=text, vision_config=vision, projection_dim=24)
+    model = transformers.CLIPModel(config).eval()
+    tensorize_(model, tube=3, example=False)
+    tcpvit.save_pretrained(model, folder)
+    content = json.loads((folder / "config.json").read_text())
+    options = content["options"]["origin"]["options"]
+    for part in (options, options["vision_config"], options["text_config"]):
+        part |= {"_name_or_path": REPOSITORY, "transformers_version": "4.57.1"}
+    (folder / "config.json").write_text(json.dumps(content))
+    back, image = tcpvit.from_pretrained(folder), torch.randn(1, 3, 32, 32)
+    assert torch.equal(back.get_image_features(image)[0], model.get_image_features(image)[0])
+    assert REPOSITORY not in str(back.config)
 
 
 @pytest.mark.parametrize("verb", ["eval", "predict"])

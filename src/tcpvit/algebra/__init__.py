@@ -3,20 +3,11 @@
 Tensors are `(..., m, n, C)`, the tube last. It knows nothing of networks.
 """
 
-from tcpvit.algebra.factorizations import (
-    cholesky,
-    eig,
-    eigh,
-    low_rank,
-    lu,
-    orth,
-    polar,
-    qr,
-    schur,
-    svd,
-    truncated_svd,
-)
+from tcpvit.algebra.estimators import TLDA, TPCA
+from tcpvit.algebra.factorizations import cholesky, eig, eigh, lu, polar, qr, schur, svd
+from tcpvit.algebra.function_transform import FunctionTransform
 from tcpvit.algebra.functions import (
+    cond,
     det,
     expm,
     inverse,
@@ -29,6 +20,7 @@ from tcpvit.algebra.functions import (
     tubal_rank,
 )
 from tcpvit.algebra.krylov import cg, gmres, golub_kahan
+from tcpvit.algebra.matrix_functions import apply, logm
 from tcpvit.algebra.predicates import (
     is_diagonal,
     is_orthogonal,
@@ -57,17 +49,26 @@ from tcpvit.algebra.transforms import (
     list_transforms,
     random_orthogonal,
 )
+from tcpvit.algebra.truncations import low_rank, null, orth, rsvd, skinny_svd, truncated_svd
+from tcpvit.algebra.unfolding import bcirc, bdiag, fold, mode_product, unfold
 
 __all__ = [
+    "TLDA",
+    "TPCA",
     "Decomposition",
+    "FunctionTransform",
     "LearnedTransform",
     "MatrixTransform",
     "Solution",
     "Transform",
+    "apply",
+    "bcirc",
+    "bdiag",
     "block_matrix",
     "cg",
     "cholesky",
     "complete",
+    "cond",
     "cprod",
     "data_driven",
     "det",
@@ -75,6 +76,7 @@ __all__ = [
     "eigh",
     "expm",
     "facewise",
+    "fold",
     "from_hat",
     "get_transform",
     "gmres",
@@ -87,11 +89,14 @@ __all__ = [
     "is_positive_definite",
     "is_symmetric",
     "list_transforms",
+    "logm",
     "low_rank",
     "lstsq",
     "lu",
+    "mode_product",
     "multi_rank",
     "norm",
+    "null",
     "orth",
     "pinv",
     "polar",
@@ -99,7 +104,9 @@ __all__ = [
     "qr",
     "random_orthogonal",
     "robust_pca",
+    "rsvd",
     "schur",
+    "skinny_svd",
     "solve",
     "sqrtm",
     "svd",
@@ -110,4 +117,5 @@ __all__ = [
     "transpose",
     "truncated_svd",
     "tubal_rank",
+    "unfold",
 ]

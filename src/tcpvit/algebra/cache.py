@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import torch
+from torch.utils._pytree import tree_map_only
 
 T = TypeVar("T")
 MAX_RESULTS = 256  # of one function; the oldest goes first
@@ -27,6 +28,14 @@ def outside_torch_modes(build: Callable[..., T], *args: Any) -> T:
     """
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(build, *args).result()
+
+
+def in_fake_mode(result: T) -> T:
+    """The tensors of a result as fake ones where the caller is in a FakeTensorMode, which takes no others."""
+    if torch.compiler.is_compiling():
+        return result
+    mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
+    return result if mode is None else tree_map_only(torch.Tensor, mode.from_tensor, result)
 
 
 def cached_tensors(build: Callable[..., T]) -> Callable[..., T]:
@@ -55,7 +64,7 @@ def cached_tensors(build: Callable[..., T]) -> Callable[..., T]:
     @functools.wraps(build)
     def get(*key: Any) -> T:
         if not torch.compiler.is_compiling():
-            return make(*key)
+            return in_fake_mode(make(*key))
         # index: where torch.compile sees sizes as symbols, it compiles anew for each tube length
         return getattr(constants, store_constant(*[index(part) if isinstance(part, int) else part for part in key]))
 

@@ -7,17 +7,22 @@ against its own slice: a slice that vanishes up to rounding is singular, however
 from __future__ import annotations
 
 import math
-from typing import Any
+from operator import index
+from typing import Any, SupportsIndex
 
 import torch
 from torch import Tensor
 
-from tcpvit.algebra.checks import LinAlgError, matrix_shape
+from tcpvit.algebra.checks import LinAlgError, has_values, matrix_shape
 from tcpvit.algebra.domain import Domain, TransformsArg, eye_like
+from tcpvit.algebra.inputs import in_full_precision
+from tcpvit.algebra.scaling import power_of_two, slice_scale
 from tcpvit.algebra.slicewise import name_slices
+from tcpvit.algebra.transforms import HALF
 from tcpvit.errors import did_you_mean
 
 
+@in_full_precision
 def inverse(A: Tensor, transform: TransformsArg = "dct", *, tube_ndim: int = 1) -> Tensor:
     """A⁻¹ (Def. tensor_basic v), A ⋆ A⁻¹ = A⁻¹ ⋆ A = I; LinAlgError if A is singular to working precision.
 
@@ -30,6 +35,7 @@ def inverse(A: Tensor, transform: TransformsArg = "dct", *, tube_ndim: int = 1) 
     return domain.from_hat(_inverse_slices(domain.to_hat(A), A, tube_ndim))
 
 
+@in_full_precision
 def pinv(
     A: Tensor,
     transform: TransformsArg = "dct",
@@ -52,6 +58,7 @@ def pinv(
     return domain.from_hat(torch.linalg.pinv(A_hat, atol=cutoff, rtol=torch.zeros_like(cutoff)))
 
 
+@in_full_precision
 def norm(A: Tensor, transform: TransformsArg = "dct", *, ord: str = "fro", tube_ndim: int = 1) -> Tensor:
     """A norm of each tensor of the batch.
 
@@ -72,17 +79,36 @@ def norm(A: Tensor, transform: TransformsArg = "dct", *, ord: str = "fro", tube_
         raise ValueError(f"no norm is called {ord!r}{did_you_mean(str(ord), _NORMS)}")
     domain = Domain(transform, A, tube_ndim=tube_ndim, finite=ord != "fro", full=True)
     if ord == "fro":
-        return torch.linalg.vector_norm(A, dim=tuple(range(-2 - tube_ndim, 0)))
+        return frobenius(A, tuple(range(-2 - tube_ndim, 0)))
     S_hat = torch.linalg.svdvals(domain.to_hat(A))  # (C…, ..., k)
     over = (*range(tube_ndim), -1)
     if ord == "spectral":
-        return S_hat.amax(over)
-    return S_hat.sum(over) / math.prod(t.scale or 1.0 for t in domain.transforms)
+        return largest(S_hat, over)
+    return S_hat.sum(over) / math.prod([t.scale or 1.0 for t in domain.transforms])
+
+
+@in_full_precision
+def cond(A: Tensor, transform: TransformsArg = "dct", *, tube_ndim: int = 1) -> Tensor:
+    """The condition number of each tensor of the batch: the largest singular value of all slices over the smallest.
+
+    Infinite for singular tensors. For orthogonal transforms, scaled or not, it is that of `block_matrix(A)`.
+
+    >>> from tcpvit.algebra import identity
+    >>> cond(5 * identity(2, 3)).round(decimals=4), cond(torch.ones(2, 2, 3)) > 1e6
+    (tensor(1.), tensor(True))
+    """
+    domain = Domain(transform, A, tube_ndim=tube_ndim, finite=True)
+    if not all(matrix_shape(A, tube_ndim)):
+        raise ValueError(f"a matrix without rows or columns has no condition number, got shape {tuple(A.shape)}")
+    S_hat = torch.linalg.svdvals(domain.to_hat(A))  # (C…, ..., k)
+    over = (*range(tube_ndim), -1)
+    return S_hat.amax(over) / S_hat.amin(over)
 
 
 _NORMS = ("fro", "spectral", "nuclear")
 
 
+@in_full_precision
 def multi_rank(
     A: Tensor,
     transform: TransformsArg = "dct",
@@ -102,6 +128,7 @@ def multi_rank(
     return ranks.movedim(tuple(range(tube_ndim)), tuple(range(-tube_ndim, 0)))
 
 
+@in_full_precision
 def tubal_rank(
     A: Tensor,
     transform: TransformsArg = "dct",
@@ -120,6 +147,7 @@ def tubal_rank(
     return ranks.amax(tuple(range(-tube_ndim, 0)))
 
 
+@in_full_precision
 def trace(A: Tensor, transform: TransformsArg = "dct", *, tube_ndim: int = 1) -> Tensor:
     """The sum of the diagonal tubes, a tube, (..., C): its hat is the trace of each hat slice, for any transform.
 
@@ -130,6 +158,7 @@ def trace(A: Tensor, transform: TransformsArg = "dct", *, tube_ndim: int = 1) ->
     return A.diagonal(dim1=-2 - tube_ndim, dim2=-1 - tube_ndim).sum(-1)
 
 
+@in_full_precision
 def det(A: Tensor, transform: TransformsArg = "dct", *, tube_ndim: int = 1) -> Tensor:
     """The determinant, a tube, (..., C): its hat is the determinant of each hat slice, so det(A ⋆ B) = det A ⋆ det B.
 
@@ -140,20 +169,23 @@ def det(A: Tensor, transform: TransformsArg = "dct", *, tube_ndim: int = 1) -> T
     return domain.from_hat(torch.linalg.det(domain.to_hat(A)))
 
 
-def power(A: Tensor, exponent: int, transform: TransformsArg = "dct", *, tube_ndim: int = 1) -> Tensor:
+@in_full_precision
+def power(A: Tensor, exponent: SupportsIndex, transform: TransformsArg = "dct", *, tube_ndim: int = 1) -> Tensor:
     """A ⋆ A ⋆ … ⋆ A; A⁰ is the identity tensor, and negative exponents are powers of the inverse.
 
     >>> power(torch.ones(1, 1, 4), 3)  # the hat tube is (2, 0, 0, 0)
     tensor([[[4., 4., 4., 4.]]])
     """
-    if not isinstance(exponent, int) or isinstance(exponent, bool):
+    if not isinstance(exponent, SupportsIndex) or isinstance(exponent, bool):
         raise ValueError(f"power takes an integer exponent, got {exponent!r}; for the square root there is sqrtm")
+    exponent = index(exponent)
     domain = Domain(transform, A, tube_ndim=tube_ndim, square=True, finite=True)
     A_hat = domain.to_hat(A)
     base = _inverse_slices(A_hat, A, tube_ndim) if exponent < 0 else A_hat
     return domain.from_hat(torch.linalg.matrix_power(base, abs(exponent)))
 
 
+@in_full_precision
 def expm(A: Tensor, transform: TransformsArg = "dct", *, tube_ndim: int = 1) -> Tensor:
     """The exponential I + A + A ⋆ A / 2 + …
 
@@ -165,6 +197,7 @@ def expm(A: Tensor, transform: TransformsArg = "dct", *, tube_ndim: int = 1) -> 
     return domain.from_hat(torch.linalg.matrix_exp(domain.to_hat(A).contiguous()))  # torch fails on strided batches
 
 
+@in_full_precision
 def sqrtm(A: Tensor, transform: TransformsArg = "dct", *, tube_ndim: int = 1) -> Tensor:
     """The principal square root R, R ⋆ R = A, with the eigenvalues of its hat slices in the right half plane.
 
@@ -181,7 +214,11 @@ def sqrtm(A: Tensor, transform: TransformsArg = "dct", *, tube_ndim: int = 1) ->
     True
     """
     domain = Domain(transform, A, tube_ndim=tube_ndim, square=True, finite=True)
+    if not A.numel():
+        return A.clone()
     A_hat = domain.to_hat(A)
+    scale = slice_scale(A_hat, tube_ndim, even=True)
+    A_hat = A_hat / scale
     rtol = default_rtol(domain, A)
     bad = _without_root(A_hat.detach(), rtol, tube_ndim)
     if bad.any():
@@ -190,7 +227,13 @@ def sqrtm(A: Tensor, transform: TransformsArg = "dct", *, tube_ndim: int = 1) ->
             f"A of shape {tuple(A.shape)} has no {kind}principal square root: {name_slices(bad, tube_ndim)} of its hat "
             "domain has an eigenvalue on the negative real axis, or at zero without being symmetric"
         )
-    return domain.from_hat(_SquareRoot.apply(A_hat, rtol, tube_ndim))
+    return domain.from_hat(square_root_slices(A_hat, rtol, tube_ndim) * scale.sqrt())
+
+
+def square_root_slices(A_hat: Tensor, rtol: float, tube_ndim: int) -> Tensor:
+    """The principal square root of every slice that has one."""
+    root: Tensor = _SquareRoot.apply(A_hat, rtol, tube_ndim)
+    return root
 
 
 def default_rtol(domain: Domain, A: Tensor) -> float:
@@ -203,21 +246,43 @@ def rank_cutoff(S_hat: Tensor, domain: Domain, A: Tensor, rtol: float | None, at
     """Up to where singular values (C…, ..., k) count as zero, one number for each tensor of the batch, (...)."""
     if rtol is None:
         rtol = 0.0 if atol else default_rtol(domain, A)
-    largest = S_hat.amax((*range(domain.tube_ndim), -1))
-    return (rtol * largest).clamp_min(atol or 0.0)
+    return (rtol * largest(S_hat, (*range(domain.tube_ndim), -1))).clamp_min(atol or 0.0)
+
+
+def largest(values: Tensor, dims: tuple[int, ...]) -> Tensor:
+    """The largest of non-negative values along `dims`; 0 where there are none, in empty matrices.
+
+    >>> largest(torch.ones(2, 0), (1,))
+    tensor([0., 0.])
+    """
+    return values.amax(dims) if all(values.shape[dim] for dim in dims) else values.sum(dims)
+
+
+def frobenius(A: Tensor, dims: tuple[int, ...]) -> Tensor:
+    """The root of the sum of the squares along `dims`, none of which overflows or underflows.
+
+    >>> frobenius(torch.full((4, 4), 1e-30), (0, 1))
+    tensor(4.0000e-30)
+    """
+    if A.dtype in HALF:  # torch sums their squares in float32
+        return torch.linalg.vector_norm(A, dim=dims)
+    scale = power_of_two(A, dims)
+    return torch.linalg.vector_norm(A / scale, dim=dims) * scale.squeeze(dims)
 
 
 def _inverse_slices(A_hat: Tensor, A: Tensor, tube_ndim: int) -> Tensor:
+    scale = slice_scale(A_hat, tube_ndim)
+    A_hat = A_hat / scale
     inverted, _ = torch.linalg.inv_ex(A_hat)
-    largest = torch.linalg.matrix_norm(A_hat.detach()).amax(tuple(range(tube_ndim)))
-    condition = largest * torch.linalg.matrix_norm(inverted.detach())
+    size = torch.linalg.matrix_norm(A_hat.detach()).amax(tuple(range(tube_ndim)))
+    condition = size * torch.linalg.matrix_norm(inverted.detach())
     singular = ~(condition <= 1 / torch.finfo(A.dtype).eps)  # true for NaN
-    if singular.any():
+    if has_values(A) and singular.any():
         raise LinAlgError(
             f"A of shape {tuple(A.shape)} has no inverse: {name_slices(singular, tube_ndim)} of its hat domain is "
             "singular to working precision; use pinv"
         )
-    return inverted
+    return inverted / scale
 
 
 def _without_root(A_hat: Tensor, rtol: float, tube_ndim: int) -> Tensor:

@@ -21,7 +21,9 @@ from torch import Tensor
 
 from tcpvit.algebra.checks import LinAlgError, check_finite, check_same_tube, check_tensor, matrix_shape
 from tcpvit.algebra.domain import TransformsArg
+from tcpvit.algebra.inputs import in_full_precision
 from tcpvit.algebra.report import Solution, check_limits, warn_unless_converged
+from tcpvit.algebra.scaling import slice_scale
 from tcpvit.algebra.slicewise import multiplicity, name_slices
 from tcpvit.algebra.solvers import same_ndim, system_domain
 
@@ -29,6 +31,7 @@ from tcpvit.algebra.solvers import same_ndim, system_domain
 Cycle = Callable[[Tensor, int], tuple[Tensor, list[Tensor]]]
 
 
+@in_full_precision
 @torch.no_grad()
 def cg(
     A: Tensor,
@@ -79,6 +82,7 @@ def cg(
     return _iterate("cg", systems, cycle, systems.residual, tol, max_iterations)
 
 
+@in_full_precision
 @torch.no_grad()
 def gmres(
     A: Tensor,
@@ -143,6 +147,7 @@ def gmres(
     return _iterate("gmres", systems, cycle, systems.residual, tol, max_iterations)
 
 
+@in_full_precision
 @torch.no_grad()
 def golub_kahan(
     A: Tensor,
@@ -206,15 +211,20 @@ def golub_kahan(
 
 
 class _Systems:
-    """The systems Â x = b̂, one for each slice, tensor of the batch and column: A, B and x in the hat domain."""
+    """The systems Â x = b̂, one for each slice, tensor of the batch and column: A, B and x in the hat domain.
+
+    A and B are scaled to entries near 1, so that no square underflows; `scale` takes x back.
+    """
 
     def __init__(self, A: Tensor, B: Tensor, start: Tensor | None, transform: TransformsArg, tube_ndim: int):
         self.domain = system_domain(transform, A, B, tube_ndim=tube_ndim)
         self.tube_ndim = tube_ndim
         A, B = same_ndim(A, B)
         batch = torch.broadcast_shapes(A.shape[: -2 - tube_ndim], B.shape[: -2 - tube_ndim])
-        self.A = self.domain.to_hat(A)
-        self.B = self.domain.to_hat(B.expand(*batch, *B.shape[-2 - tube_ndim :]))
+        A_hat = self.domain.to_hat(A)
+        B_hat = self.domain.to_hat(B.expand(*batch, *B.shape[-2 - tube_ndim :]))
+        scale_A, scale_B = slice_scale(A_hat, tube_ndim), slice_scale(B_hat, tube_ndim)
+        self.A, self.B, self.scale = A_hat / scale_A, B_hat / scale_B, scale_B / scale_A  # of the solution
         norms = _norm(self.B)  # (C…, ..., 1, n), one for each system
         self.weight = multiplicity(self.domain, norms)
         self.norm_B = self.total(norms)  # (...)
@@ -233,7 +243,7 @@ class _Systems:
         check_same_tube(A, start, "start", tube_ndim=self.tube_ndim)
         if start.shape != shape:
             raise ValueError(f"start should have the shape of X, {shape}, got {tuple(start.shape)}")
-        return torch.where(self.share > 0, self.domain.to_hat(start), 0.0)  # X = 0 solves A ⋆ X = 0
+        return torch.where(self.share > 0, self.domain.to_hat(start) / self.scale, 0.0)  # X = 0 solves A ⋆ X = 0
 
     def total(self, norms: Tensor) -> Tensor:
         """The norm of each tensor of the batch, (...), from those of the systems, (C…, ..., 1, n)."""
@@ -276,13 +286,13 @@ def _iterate(
         x, before = x + change, residual
         history += estimates
     solution = Solution(
-        x=systems.domain.from_hat(x),
+        x=systems.domain.from_hat(x * systems.scale),
         converged=bool((residual <= tol).all()),
         iterations=len(history) - 1,
         residuals=torch.stack(history),
     )
     advice = "raise max_iterations" if left == 0 else "it made no more progress: A is singular or badly conditioned"
-    warn_unless_converged(solution, name, tol, advice, stacklevel=4)  # the caller of cg, above it and its no_grad
+    warn_unless_converged(solution, name, tol, advice, stacklevel=6)  # the caller of cg, above it and its decorators
     return solution
 
 

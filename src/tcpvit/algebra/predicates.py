@@ -14,9 +14,11 @@ from torch import Tensor
 from tcpvit.algebra.checks import check_tensor, matrix_shape
 from tcpvit.algebra.domain import Domain, TransformsArg, eye_like, slice_matmul
 from tcpvit.algebra.functions import default_rtol
+from tcpvit.algebra.inputs import in_full_precision
 from tcpvit.algebra.products import transpose
 
 
+@in_full_precision
 def is_orthogonal(
     Q: Tensor, transform: TransformsArg = "dct", *, rtol: float | None = None, atol: float = 0.0, tube_ndim: int = 1
 ) -> bool:
@@ -35,6 +37,7 @@ def is_orthogonal(
     return _equal(gram, eye_like(gram, n), rtol, atol, over=(*range(tube_ndim), -2, -1))
 
 
+@in_full_precision
 def is_symmetric(
     A: Tensor, transform: TransformsArg = "dct", *, rtol: float | None = None, atol: float = 0.0, tube_ndim: int = 1
 ) -> bool:
@@ -50,6 +53,7 @@ def is_symmetric(
     return _equal(transpose(A, transform, tube_ndim=tube_ndim), A, rtol, atol, over=tuple(range(-2 - tube_ndim, 0)))
 
 
+@in_full_precision
 def is_diagonal(
     A: Tensor, transform: TransformsArg = "dct", *, rtol: float | None = None, atol: float = 0.0, tube_ndim: int = 1
 ) -> bool:
@@ -64,6 +68,7 @@ def is_diagonal(
     return _equal(A.masked_fill(off_diagonal, 0), A, rtol, atol, over=tuple(range(-2 - tube_ndim, 0)))
 
 
+@in_full_precision
 def is_positive_definite(
     A: Tensor, transform: TransformsArg = "dct", *, rtol: float | None = None, atol: float = 0.0, tube_ndim: int = 1
 ) -> bool:
@@ -79,6 +84,8 @@ def is_positive_definite(
     if not is_symmetric(A, transform, rtol=rtol, atol=atol, tube_ndim=tube_ndim):
         return False
     values = torch.linalg.eigvalsh(domain.to_hat(A))  # (C…, ..., m)
+    if not values.numel():
+        return True
     over = (*range(tube_ndim), -1)
     return bool((values.amin(over) > default_rtol(domain, A) * values.amax(over)).all())
 
@@ -87,4 +94,6 @@ def _equal(A: Tensor, B: Tensor, rtol: float | None, atol: float, over: tuple[in
     """Equal up to a tolerance relative to the largest entry of each tensor of the batch; false where there is NaN."""
     if rtol is None:
         rtol = math.sqrt(torch.finfo(A.dtype).eps)
+    if not A.numel():
+        return True
     return bool(((A - B).abs().amax(over) <= atol + rtol * B.abs().amax(over)).all())

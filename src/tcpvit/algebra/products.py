@@ -7,15 +7,19 @@ Tensors are `(..., m, n, C)`; with `tube_ndim=p` they are `(..., m, n, C1, …, 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import index
+from typing import SupportsIndex
 
 import torch
 from torch import Tensor
 
 from tcpvit.algebra.checks import check_batches, check_same_tube, check_tensor, matrix_shape
 from tcpvit.algebra.domain import Domain, TransformsArg, slice_matmul
+from tcpvit.algebra.inputs import takes_arrays
 from tcpvit.algebra.transforms import narrow
 
 
+@takes_arrays
 def to_hat(A: Tensor, transform: TransformsArg = "dct", *, tube_ndim: int = 1) -> Tensor:
     """Â = A ×₃ Φ: the same shape, transformed along the tubes (all C slices, complex for the DFT).
 
@@ -26,6 +30,7 @@ def to_hat(A: Tensor, transform: TransformsArg = "dct", *, tube_ndim: int = 1) -
     return _tubes_last(domain.to_hat(A), tube_ndim)
 
 
+@takes_arrays
 def from_hat(A_hat: Tensor, transform: TransformsArg = "dct", *, tube_ndim: int = 1, real: bool = True) -> Tensor:
     """A from Â: the inverse of `to_hat`. `real=False` keeps the imaginary part that a DFT of complex tensors has.
 
@@ -37,6 +42,7 @@ def from_hat(A_hat: Tensor, transform: TransformsArg = "dct", *, tube_ndim: int 
     return narrow(A.real, A_hat.dtype) if real and any(t.is_complex for t in domain.transforms) else A
 
 
+@takes_arrays
 def facewise(A: Tensor, B: Tensor, *, tube_ndim: int = 1) -> Tensor:
     """Slice k of the result is slice k of A times slice k of B; batch dimensions broadcast.
 
@@ -46,6 +52,7 @@ def facewise(A: Tensor, B: Tensor, *, tube_ndim: int = 1) -> Tensor:
     return cprod(A, B, "identity", tube_ndim=tube_ndim)
 
 
+@takes_arrays
 def cprod(A: Tensor, B: Tensor, transform: TransformsArg = "dct", *, tube_ndim: int = 1) -> Tensor:
     """The tensor cosine product A ⋆ B (Eq. cprod): (..., m, k, C) and (..., k, n, C) -> (..., m, n, C).
 
@@ -62,6 +69,7 @@ def cprod(A: Tensor, B: Tensor, transform: TransformsArg = "dct", *, tube_ndim: 
     return domain.from_hat(slice_matmul(domain.to_hat(A), domain.to_hat(B), tube_ndim))
 
 
+@takes_arrays
 def transpose(A: Tensor, transform: TransformsArg = "dct", *, tube_ndim: int = 1) -> Tensor:
     """Aᵀ (Def. ctranspose): every hat slice is transposed, and conjugated where it is complex.
 
@@ -77,8 +85,8 @@ def transpose(A: Tensor, transform: TransformsArg = "dct", *, tube_ndim: int = 1
 
 
 def identity(
-    m: int,
-    tube: int | Sequence[int],
+    m: SupportsIndex,
+    tube: SupportsIndex | Sequence[int],
     transform: TransformsArg = "dct",
     *,
     dtype: torch.dtype | None = None,
@@ -92,9 +100,10 @@ def identity(
     tensor([[1., 0.],
             [0., 1.]])
     """
+    m = index(m)
     if m < 1:
         raise ValueError(f"the identity tensor has at least one row, got m={m}")
-    tube_shape = (tube,) if isinstance(tube, int) else tuple(tube)
+    tube_shape = (index(tube),) if isinstance(tube, SupportsIndex) else tuple(map(index, tube))
     dtype = dtype or torch.get_default_dtype()
     ones = torch.ones(1, 1, *tube_shape, dtype=dtype, device=device)
     domain = Domain(transform, ones, tube_ndim=len(tube_shape))
@@ -102,6 +111,7 @@ def identity(
     return torch.eye(m, dtype=e.dtype, device=device).view(m, m, *[1] * len(tube_shape)) * e
 
 
+@takes_arrays
 def block_matrix(A: Tensor, transform: TransformsArg = "dct", *, tube_ndim: int = 1) -> Tensor:
     """The dense (m·C, n·C) matrix of X ↦ A ⋆ X acting on the flattened tensor, tube fastest (index i·C + k).
 
@@ -121,6 +131,7 @@ def block_matrix(A: Tensor, transform: TransformsArg = "dct", *, tube_ndim: int 
     return blocks.movedim(-1, -3).reshape(*batch, m * C, n * C)
 
 
+@takes_arrays
 def inner(A: Tensor, B: Tensor, *, tube_ndim: int = 1) -> Tensor:
     """⟨A, B⟩, the sum of the products of the entries, conjugating A: a scalar for each batch.
 

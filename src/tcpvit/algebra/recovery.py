@@ -18,9 +18,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from tcpvit.algebra.checks import check_tensor, matrix_shape
+from tcpvit.algebra.checks import check_tensor, has_values, matrix_shape
 from tcpvit.algebra.domain import Domain, TransformsArg
+from tcpvit.algebra.inputs import in_full_precision
 from tcpvit.algebra.report import Report, Solution, check_limits, warn_unless_converged
+from tcpvit.algebra.scaling import power_of_two
 from tcpvit.algebra.solvers import one_for_each
 
 
@@ -32,6 +34,7 @@ class Decomposition(Report):
     sparse: Tensor = field(repr=False)
 
 
+@in_full_precision
 def svt(A: Tensor, tau: float | Tensor, transform: TransformsArg = "dct", *, tube_ndim: int = 1) -> Tensor:
     """Singular value thresholding: every singular value of every hat slice shrinks by tau, down to 0 at most.
 
@@ -45,11 +48,12 @@ def svt(A: Tensor, tau: float | Tensor, transform: TransformsArg = "dct", *, tub
     """
     domain, _ = _orthogonal_domain(A, transform, tube_ndim)
     threshold = one_for_each(tau, "tau", A.shape[: -2 - tube_ndim], A)
-    if not bool((threshold >= 0).all()):
+    if has_values(threshold) and not bool((threshold >= 0).all()):
         raise ValueError(f"svt needs a threshold of at least 0, got tau={tau}")
     return _shrink_singular(domain, A, threshold)
 
 
+@in_full_precision
 @torch.no_grad()
 def complete(
     A: Tensor,
@@ -88,10 +92,11 @@ def complete(
         iterations=found.iterations,
         residuals=found.residuals,
     )
-    warn_unless_converged(completed, "complete", tol, "raise max_iterations", stacklevel=3)
+    warn_unless_converged(completed, "complete", tol, "raise max_iterations", stacklevel=5)
     return completed
 
 
+@in_full_precision
 @torch.no_grad()
 def robust_pca(
     A: Tensor,
@@ -128,7 +133,7 @@ def robust_pca(
         return X.sgn() * (X.abs() - lam * step).clamp_min(0)
 
     found = _admm(domain, scale, A, sparse_part, tol, max_iterations)
-    warn_unless_converged(found, "robust_pca", tol, "raise max_iterations", stacklevel=3)
+    warn_unless_converged(found, "robust_pca", tol, "raise max_iterations", stacklevel=5)
     return found
 
 
@@ -147,6 +152,8 @@ def _admm(
     """
     check_limits(tol, max_iterations)
     over = tuple(range(-2 - domain.tube_ndim, 0))
+    unit = power_of_two(A, over)
+    A = A / unit
 
     def size(X: Tensor) -> Tensor:
         return torch.linalg.vector_norm(X, dim=over)
@@ -162,8 +169,8 @@ def _admm(
         U = U + gap
         residuals.append(torch.maximum(_relative(size(gap), size(A)), _relative(size(E - E_before), size(U))))
     return Decomposition(
-        low_rank=X,
-        sparse=E,
+        low_rank=X * unit,
+        sparse=E * unit,
         converged=bool((residuals[-1] <= tol).all()),
         iterations=len(residuals) - 1,
         residuals=torch.stack(residuals),

@@ -7,11 +7,13 @@ conjugate, and a slice that is its own partner is factorised as the real matrix 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
+from tcpvit.algebra.cache import cached_tensors
 from tcpvit.algebra.domain import Domain
 
 
@@ -27,9 +29,9 @@ def slicewise(factorise: Callable[[Tensor], Sequence[Tensor]], domain: Domain, A
     if domain.half is None:
         return tuple(factorise(A_hat))
     grid = A_hat.shape[: domain.tube_ndim]
-    real, paired, mirrored, partners = _pairs(domain, grid, A_hat.device)
+    dft_modes = tuple(mode for mode, t in enumerate(domain.transforms) if t.is_complex)
+    real, paired, partners, order = _pairs(tuple(domain.tube_shape), dft_modes, domain.half, str(A_hat.device))
     slices = A_hat.flatten(0, domain.tube_ndim - 1)
-    order = torch.cat([real, paired, mirrored]).argsort()
     return tuple(
         torch.cat([of_real, of_pair, of_pair[partners].conj()])[order].unflatten(0, grid)
         for of_real, of_pair in zip(factorise(slices[real].real), factorise(slices[paired]), strict=True)
@@ -47,14 +49,19 @@ def multiplicity(domain: Domain, S_hat: Tensor) -> Tensor:
         return torch.ones_like(S_hat)
     shape = [1] * S_hat.ndim
     shape[domain.half] = -1
-    return (2.0 - _self_mirrored(domain, S_hat.device).to(S_hat)).view(shape)
+    own = _self_mirrored(domain.tube_shape[domain.half], S_hat.device)
+    return (2.0 - own.to(S_hat)).view(shape)
 
 
 def negated(indexed: Tensor, domain: Domain, *, skip: int | None = None) -> Tensor:
     """`indexed`, (C…), read at −k along every DFT mode but `skip`: where the conjugate of slice k stands."""
-    for mode, transform in enumerate(domain.transforms):
-        if transform.is_complex and mode != skip:
-            indexed = indexed.flip(mode).roll(1, mode)
+    modes = [mode for mode, transform in enumerate(domain.transforms) if transform.is_complex and mode != skip]
+    return _read_negated(indexed, modes)
+
+
+def _read_negated(indexed: Tensor, modes: Sequence[int]) -> Tensor:
+    for mode in modes:
+        indexed = indexed.flip(mode).roll(1, mode)
     return indexed
 
 
@@ -70,23 +77,28 @@ def name_slices(chosen: Tensor, tube_ndim: int = 1) -> str:
     return f"slice{'s' if len(names) > 1 else ''} {', '.join(names[:5])}{more}"
 
 
-def _pairs(domain: Domain, grid: Sequence[int], device: torch.device) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Flat indices of the real slices, of those to factorise, of those that mirror one, and which one they mirror."""
-    assert domain.half is not None
-    own = torch.arange(torch.Size(grid).numel(), device=device).view(*grid)
-    partner = negated(own, domain, skip=domain.half)
-    shape = [1] * domain.tube_ndim
-    shape[domain.half] = -1
-    has_partner = _self_mirrored(domain, device).view(shape)  # the partners of other slices are not in the half grid
+@cached_tensors
+def _pairs(
+    tube_shape: tuple[int, ...], dft_modes: tuple[int, ...], half: int, device: str
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Flat indices of the real slices, of those to factorise, which of these the mirrored ones mirror, and the order
+    in which the three stand in the half grid.
+    """
+    grid = [tube // 2 + 1 if mode == half else tube for mode, tube in enumerate(tube_shape)]
+    own = torch.arange(math.prod(grid)).view(grid)
+    partner = _read_negated(own, [mode for mode in dft_modes if mode != half])
+    shape = [1] * len(tube_shape)
+    shape[half] = -1
+    has_partner = _self_mirrored(tube_shape[half]).view(shape)  # the partners of other slices are not in the half grid
     real = own[has_partner & (partner == own)]
     mirrored = has_partner & (partner < own)
     paired = own[~mirrored & ~(has_partner & (partner == own))]
-    return real, paired, own[mirrored], torch.searchsorted(paired, partner[mirrored])
+    partners = torch.searchsorted(paired, partner[mirrored])
+    order = torch.cat([real, paired, own[mirrored]]).argsort()
+    return real.to(device), paired.to(device), partners.to(device), order.to(device)
 
 
-def _self_mirrored(domain: Domain, device: torch.device) -> Tensor:
+def _self_mirrored(tube: int, device: torch.device | None = None) -> Tensor:
     """Along the halved mode, the frequencies 0 and C/2 that are their own negatives."""
-    assert domain.half is not None
-    tube = domain.tube_shape[domain.half]
     frequency = torch.arange(tube // 2 + 1, device=device)
     return 2 * frequency % tube == 0

@@ -16,13 +16,17 @@ from tcpvit.algebra.checks import (
     check_finite,
     check_same_tube,
     check_tensor,
+    has_values,
     matrix_shape,
 )
 from tcpvit.algebra.domain import Domain, TransformsArg
 from tcpvit.algebra.functions import rank_cutoff
+from tcpvit.algebra.inputs import in_full_precision
+from tcpvit.algebra.scaling import slice_scale
 from tcpvit.algebra.slicewise import name_slices
 
 
+@in_full_precision
 def solve(A: Tensor, B: Tensor, transform: TransformsArg = "dct", *, tube_ndim: int = 1) -> Tensor:
     """X with A ⋆ X = B: (..., m, m, C) and (..., m, n, C) -> (..., m, n, C); LinAlgError if A is singular.
 
@@ -34,18 +38,20 @@ def solve(A: Tensor, B: Tensor, transform: TransformsArg = "dct", *, tube_ndim: 
     check_tensor(A, tube_ndim=tube_ndim, square=True)
     domain = system_domain(transform, A, B, tube_ndim=tube_ndim)
     A_hat, B_hat = map(domain.to_hat, same_ndim(A, B))
-    LU, pivots, _ = torch.linalg.lu_factor_ex(A_hat)
-    largest = torch.linalg.matrix_norm(A_hat.detach()).amax(tuple(range(tube_ndim)))
-    condition = largest * _inverse_norm(LU.detach(), pivots)
+    scale = slice_scale(A_hat, tube_ndim)
+    LU, pivots, _ = torch.linalg.lu_factor_ex(A_hat / scale)
+    size = torch.linalg.matrix_norm(A_hat.detach() / scale).amax(tuple(range(tube_ndim)))
+    condition = size * _inverse_norm(LU.detach(), pivots)
     singular = ~(condition <= 1 / torch.finfo(A.dtype).eps)  # true for NaN
-    if singular.any():
+    if has_values(A) and singular.any():
         raise LinAlgError(
             f"A of shape {tuple(A.shape)} is singular to working precision: {name_slices(singular, tube_ndim)} of its "
             "hat domain has no inverse; use lstsq for the least-squares solution"
         )
-    return domain.from_hat(torch.linalg.lu_solve(LU, pivots, B_hat))
+    return domain.from_hat(torch.linalg.lu_solve(LU, pivots, B_hat) / scale)
 
 
+@in_full_precision
 def lstsq(
     A: Tensor, B: Tensor, transform: TransformsArg = "dct", *, right: Tensor | None = None, tube_ndim: int = 1
 ) -> Tensor:
@@ -77,6 +83,7 @@ def lstsq(
     return domain.from_hat(_least_squares(domain, right, right_hat.mH, X_right_hat.mH).mH)
 
 
+@in_full_precision
 def tikhonov(
     A: Tensor,
     B: Tensor,
@@ -99,7 +106,7 @@ def tikhonov(
     domain = system_domain(transform, A, B, tube_ndim=tube_ndim)
     batch = torch.broadcast_shapes(A.shape[: -2 - tube_ndim], B.shape[: -2 - tube_ndim])
     weight = one_for_each(mu, "mu", batch, A)
-    if not bool((weight > 0).all()):
+    if has_values(weight) and not bool((weight > 0).all()):
         raise ValueError(f"tikhonov needs a positive mu, got {mu}; for mu = 0 there is lstsq")
     n = matrix_shape(A, tube_ndim)[1]
     if L is None:
@@ -131,7 +138,7 @@ def system_domain(transform: TransformsArg, A: Tensor, B: Tensor, *, tube_ndim: 
 
 def one_for_each(value: float | Tensor, name: str, batch: torch.Size, like: Tensor) -> Tensor:
     """A number for each tensor of the batch, real, of the precision and on the device of `like`."""
-    given = torch.as_tensor(value, dtype=like.dtype.to_real(), device=like.device)
+    given = torch.as_tensor(value, dtype=like.real.dtype, device=like.device)
     if given.ndim > len(batch) or any(g not in (1, b) for g, b in zip(given.shape[::-1], batch[::-1], strict=False)):
         raise ValueError(
             f"{name} should be a number, or one for each tensor of the batch {tuple(batch)}, got shape "

@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tcpvit.algebra import bases
-from tcpvit.algebra.cache import cached_tensors, outside_torch_modes
+from tcpvit.algebra.cache import cached_tensors, in_fake_mode, outside_torch_modes
 from tcpvit.algebra.fast import FAST
+from tcpvit.algebra.inputs import as_tensor
 from tcpvit.errors import did_you_mean
 
 # Tube lengths from which the fast algorithm beats the product with the matrix, float32 on one and two threads of a
@@ -112,7 +113,7 @@ class Transform(ABC):
             if torch.compiler.is_compiling():
                 return self._make_cast(*key)
             matrix = self._casts[key] = outside_torch_modes(self._make_cast, *key)
-        return matrix
+        return in_fake_mode(matrix)
 
     def _make_cast(self, dtype: torch.dtype, device: torch.device, inverse: bool) -> Tensor:
         matrix = self.inverse_matrix if inverse else _padded(self.matrix)
@@ -228,7 +229,8 @@ class DFT(Transform):
 class LearnedTransform(Transform, nn.Module):
     """A learned orthogonal transform, starting at the DCT (or at `start`): torch's orthogonal parametrisation.
 
-    As an nn.Module it is trained, saved (by its state dict) and moved with a model.
+    As an nn.Module it is trained, saved (by its state dict) and moved with a model. Tensors of another precision are
+    transformed by a matrix that is orthogonal in that precision.
 
     >>> learned = LearnedTransform(3)
     >>> torch.allclose(learned.matrix, get_transform("dct", 3).matrix.float(), atol=1e-6)
@@ -248,20 +250,29 @@ class LearnedTransform(Transform, nn.Module):
     def matrix(self) -> Tensor:
         """M, differentiable, in the dtype of the module."""
         basis: Any = self.basis
-        orthogonal = basis.parametrizations.weight
-        if orthogonal.original.dtype not in HALF:
-            return basis.weight
-        # torch's matrix exponential gives NaN in half precision.
-        wide = {name: tensor.float() for name, tensor in orthogonal.state_dict(keep_vars=True).items()}
-        return torch.func.functional_call(orthogonal, wide, ()).to(orthogonal.original.dtype)
+        return self._matrix_in(basis.parametrizations.weight.original.dtype)
 
     @property
     def inverse_matrix(self) -> Tensor:
         """M⁻¹ = Mᵀ, differentiable."""
         return self.matrix.mT
 
+    def _matrix_in(self, dtype: torch.dtype) -> Tensor:
+        """M, orthogonal to the precision of a real `dtype`, whatever the parameters were rounded to."""
+        basis: Any = self.basis
+        orthogonal = basis.parametrizations.weight
+        if dtype == orthogonal.original.dtype == torch.float32:
+            return basis.weight
+        # torch's matrix exponential gives NaN in half precision.
+        working = torch.float32 if dtype in HALF else dtype
+        wide = {name: tensor.to(working) for name, tensor in orthogonal.state_dict(keep_vars=True).items()}
+        if working == torch.float64:
+            wide["0.base"] = _reorthogonalised(wide["0.base"])
+        return torch.func.functional_call(orthogonal, wide, ()).to(dtype)
+
     def _cast(self, x: Tensor, inverse: bool) -> Tensor:
-        return (self.inverse_matrix if inverse else _padded(self.matrix)).to(x.dtype)
+        matrix = self._matrix_in(x.real.dtype).to(x.dtype)
+        return matrix.mT if inverse else _padded(matrix)
 
 
 def list_transforms() -> list[str]:
@@ -281,6 +292,7 @@ def get_transform(transform: str | Transform | Tensor, tube: int) -> Transform:
     """
     if isinstance(transform, str):
         return LearnedTransform(tube) if transform == "learned" else _by_name(transform, tube)
+    transform = as_tensor(transform)
     if isinstance(transform, Tensor):
         transform = MatrixTransform(transform)
     if not isinstance(transform, Transform):
@@ -355,11 +367,18 @@ def narrow(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 def _orthogonal_layer(matrix: Tensor) -> nn.Linear:
     """A linear map whose weight stays orthogonal, and begins at `matrix`."""
-    layer = nn.Linear(len(matrix), len(matrix), bias=False)
+    layer = nn.Linear(len(matrix), len(matrix), bias=False)  # in torch's default dtype
     nn.utils.parametrizations.orthogonal(layer, orthogonal_map="matrix_exp")
     with torch.no_grad():
         layer.weight = matrix.to(layer.weight)
     return layer
+
+
+def _reorthogonalised(basis: Tensor) -> Tensor:
+    """The orthogonal matrix nearest to one that was rounded to float32: two steps of Newton and Schulz."""
+    for _ in range(2):
+        basis = 1.5 * basis - 0.5 * basis @ (basis.mT @ basis)
+    return basis
 
 
 def _complex(dtype: torch.dtype) -> torch.dtype:

@@ -16,6 +16,7 @@ from tcpvit.analysis.memory import count_memory
 from tcpvit.compat import repair_torchvision
 from tcpvit.layers import TBlock
 from tcpvit.models import VisionTransformer, ViTConfig
+from tcpvit.models.config import Kind
 from tcpvit.timing import interleaved, using_threads
 
 STD, SLICE, JOINT = "Std-ViT", "TCP-ViT, slice attention", "TCP-ViT, joint attention"
@@ -46,7 +47,7 @@ class Shape:
         """The width inside the FFN of a Std-ViT."""
         return int(self.mlp_ratio * self.width)
 
-    def config(self, kind: str, **options: Any) -> ViTConfig:
+    def config(self, kind: Kind, **options: Any) -> ViTConfig:
         """The model of that kind."""
         return ViTConfig(
             kind,
@@ -168,7 +169,7 @@ def autocast(precision: str) -> torch.autocast:
     return torch.autocast("cpu", torch.bfloat16, enabled=precision == "bfloat16")
 
 
-def ours(kind: str, **options: Any) -> Builder:
+def ours(kind: Kind, **options: Any) -> Builder:
     """A model of the library for any shape."""
     return lambda shape: VisionTransformer(shape.config(kind, **options))
 

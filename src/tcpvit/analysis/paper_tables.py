@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from tcpvit.analysis.theory import Convention, EncoderShape
-from tcpvit.tables import Math, Ratio, Table
+from tcpvit.tables import Math, Ratio, Table, Tables
 
 
-def theory_tables(shape: EncoderShape) -> list[Table]:
+def theory_tables(shape: EncoderShape) -> Tables:
     """The paper's Tables mhsa_weights, ffn_weights and param_general and its FLOPs, as symbols and as numbers."""
-    return [_mhsa_weights(shape), _ffn_weights(shape), _param_general(shape), _flops(shape)]
+    return Tables([_mhsa_weights(shape), _ffn_weights(shape), _param_general(shape), _flops(shape)])
 
 
 def _mhsa_weights(shape: EncoderShape) -> Table:

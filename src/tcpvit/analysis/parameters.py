@@ -39,7 +39,7 @@ def _component(name: str) -> str:
     parts = name.removeprefix("backbone.").split(".")
     if parts[0] == "decoder":
         return decoder_component(parts[1:])
-    if parts[-1] in COUPLING:
+    if parts[-1] in COUPLING and parts[0] != "stem":
         return "coupling"
     if parts[0] == "blocks":  # blocks.0.norm1.weight, blocks.0.attn.qkv.weight
         return "norms" if parts[2].startswith("norm") else parts[3]

@@ -94,6 +94,8 @@ def predict_parameters(config: ViTConfig | SegmenterConfig) -> Count:
     blocks["coupling"] = sum(m.coupling_weights + m.mix_weights for m in maps.values())
     return Count.of(
         {
+            "bands": config.coefficients * config.in_chans if config.band_basis == "learned" else 0,
+            "stem": config.coefficients**2 + 10 * config.stem if config.stem else 0,
             "patch_embed": _embedding_parameters(config),
             "cls_token": width,
             "dist_token": width if config.distilled else 0,
@@ -113,9 +115,9 @@ def _embedding_parameters(config: ViTConfig) -> int:
     return {
         "none": 0,
         "shared": pixels * config.d,
-        "t_linear": own * (pixels + 1) * config.d,
-        "linear": (pixels * config.in_chans + 1) * width,
-        "sub_patch": own * (pixels * config.in_chans // C + 1) * config.d,
+        "t_linear": own * (pixels * config.channels // C + 1) * config.d,
+        "linear": (pixels * config.channels + 1) * width,
+        "sub_patch": own * (pixels * config.channels // C + 1) * config.d,
     }[config.embedding]
 
 
@@ -145,34 +147,51 @@ def _vit_work(config: ViTConfig, image_size: tuple[int, int], every_token: bool)
     maps = config.num_heads * (1 if config.attention == "joint" else C)  # softmax maps of a block
     linear = {name: m.work(tokens) * L for name, m in _maps(config).items()}
     hidden = tokens * C * int(config.mlp_ratio * config.d)
-    spatial = config.activation_domain == "spatial"
+    spatial, transformed = config.activation_domain == "spatial", _transformed(config)
+    pixels = image_size[0] * image_size[1]
     return {
+        "bands": Work(transform=2 * pixels * config.in_chans * config.kept if config.kept else 0),
+        "stem": _stem_work(config, pixels),
         "patch_embed": _embedding_work(config, patches),
         "norms": Work(norm=NORM * 2 * tokens * D) * L,
         "qkv": linear["qkv"],
         "attention": Work(products=4 * tokens**2 * D, softmax=SOFTMAX * maps * tokens**2) * L,
         "proj": linear["proj"],
         "fc1": linear["fc1"],
-        "activation": Work(activation=GELU * hidden, transform=2 * 2 * C * hidden if spatial else 0) * L,
+        "activation": Work(activation=GELU * hidden, transform=2 * 2 * transformed * hidden if spatial else 0) * L,
         "fc2": linear["fc2"],
         "final_norm": Work(norm=NORM * read * D),
-        "transform": Work(transform=2 * C * read * D if config.kind == "tcp" else 0),  # on the way out
+        "transform": Work(transform=2 * transformed * read * D if config.kind == "tcp" else 0),  # on the way out
         "head": Work(products=2 * D * config.num_classes),
         "head_dist": Work(products=2 * D * config.num_classes if config.distilled else 0),
     }
 
 
+def _stem_work(config: ViTConfig, pixels: int) -> Work:
+    """The mixing of the slices, and 3×3 filters for each feature of each slice."""
+    if not config.stem:
+        return Work()
+    mix, filters = config.coefficients**2, 9 * config.channels
+    return Work(products=2 * pixels * (mix + filters), activation=GELU * pixels * config.channels)
+
+
 def _embedding_work(config: ViTConfig, patches: int) -> Work:
     """Φ acts on the pixels, or with a dense embedding on its result: 2·C for each number."""
     pixels, C = config.patch_size**2, config.tube_length
-    entered = {"linear": config.width, "sub_patch": pixels * config.in_chans}.get(config.embedding, pixels * C)
+    in_patch = pixels * config.channels
+    entered = {"linear": config.width, "none": pixels * C, "shared": pixels * C}.get(config.embedding, in_patch)
     entered = 0 if config.kind == "std" else patches * entered
     formed = 2 * C**3 if config.transform == "learned" else 0  # a learned Φ is the product of two C×C matrices
     per_patch = {
         "none": 0,
         "shared": C * pixels * config.d,
-        "t_linear": C * pixels * config.d,
-        "linear": pixels * config.in_chans * config.width,
-        "sub_patch": pixels * config.in_chans * config.d,
+        "t_linear": in_patch * config.d,
+        "linear": in_patch * config.width,
+        "sub_patch": in_patch * config.d,
     }[config.embedding]
-    return Work(products=2 * patches * per_patch, transform=2 * C * entered + formed)
+    return Work(products=2 * patches * per_patch, transform=2 * _transformed(config) * entered + formed)
+
+
+def _transformed(config: ViTConfig) -> int:
+    """Multiply-adds of the transform for each number: the tube, or nothing where the slices are hat slices already."""
+    return 0 if config.transform == "identity" else config.tube_length

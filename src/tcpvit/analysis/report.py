@@ -19,7 +19,7 @@ from tcpvit.analysis.theory import KINDS, EncoderShape, Kind
 from tcpvit.models.config import ViTConfig
 from tcpvit.models.segmenter import Segmenter, SegmenterConfig
 from tcpvit.models.vit import VisionTransformer
-from tcpvit.tables import Bytes, Cell, Ratio, Table
+from tcpvit.tables import Bytes, Cell, Ratio, Table, Tables
 
 EMBEDDING = ("patch_embed", "cls_token", "dist_token", "pos_embed")
 BLOCK = ("qkv", "proj", "fc1", "fc2", "norms", "coupling")
@@ -49,6 +49,9 @@ class Analysis:
         """Everything one image costs, by kind."""
         return None if self.work is None else reduce(add, self.work.values())
 
+    def _repr_html_(self) -> str:
+        return report_tables([self])._repr_html_()
+
 
 def encoder_of(config: Any) -> Any:
     """The config of a model's encoder: of a segmenter its backbone's, else the model's own."""
@@ -69,11 +72,11 @@ def analyze_model(name: str, model: nn.Module, *, batch: int = 1) -> Analysis:
     )
 
 
-def report_tables(models: Sequence[Analysis], *, batch: int = 1) -> list[Table]:
+def report_tables(models: Sequence[Analysis], *, batch: int = 1) -> Tables:
     """The tables of one model, or of several side by side with the ratio of each to the first."""
     work = _work_by_kind(models) if len(models) > 1 else _work_by_component(models[0])
     tables = [_parameters(models), _flops(models), work, _ratios(models), _memory(models, batch)]
-    return [table for table in tables if table.rows]
+    return Tables(table for table in tables if table.rows)
 
 
 def _parameters(models: Sequence[Analysis]) -> Table:

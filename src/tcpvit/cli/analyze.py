@@ -14,7 +14,7 @@ from tcpvit.models.config import ViTConfig, without_tcp_options
 from tcpvit.models.registry import create_model, model_config
 from tcpvit.overrides import find_key, nested, parse
 from tcpvit.tables import Table
-from tcpvit.typed import typed_fields
+from tcpvit.validation import within
 
 
 def analyze(
@@ -104,7 +104,10 @@ def _options_of(name: str, config: Any, words: list[str]) -> dict[str, Any]:
     """KEY=VALUE words as options of the model, which in a recipe are model.options.KEY."""
     known = [field.name for field in fields(config)]
     pairs = [(find_key(key.removeprefix("model.options."), known, name), value) for key, value in parse(words)]
-    return typed_fields(nested(pairs), type(config), "model.options")
+    options = nested(pairs)
+    with within("model.options"):
+        model_config(name, **without_tcp_options(options) if config.kind == "std" else options)
+    return options
 
 
 def _shape(chosen: list[tuple[str, dict[str, Any]]]) -> EncoderShape:

@@ -9,12 +9,15 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import io
+import logging
 import os
 import platform
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Annotated, Any, get_origin, get_type_hints
 
 import typer
@@ -56,8 +59,12 @@ def main(args: Sequence[str] | None = None) -> int:
     # Read when torch is imported: threads that wait sleep instead of spinning. Where other programs run too, small
     # models then train ten times as fast.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    for stream in (sys.stdout, sys.stderr):  # names that the encoding of a terminal or pipe does not have are escaped
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
-        code = _run(args)
+        with _log_shown():
+            code = _run(args)
     except KeyboardInterrupt:  # typer sees only those inside a verb
         code = 130
     except Exception as error:
@@ -68,6 +75,19 @@ def main(args: Sequence[str] | None = None) -> int:
     if code == 130:
         tell("interrupted")
     return code
+
+
+@contextmanager
+def _log_shown() -> Iterator[None]:
+    """Say what the library logs, as errors are said."""
+    handler = logging.Handler()
+    handler.emit = lambda record: tell(record.getMessage())  # type: ignore[method-assign]
+    log = logging.getLogger("tcpvit")
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
 
 
 def load(target: str) -> Callable[..., Any]:

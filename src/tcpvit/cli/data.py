@@ -16,6 +16,7 @@ from tcpvit.data.files import FileCheck
 from tcpvit.data.files import data_root as resolve_root
 from tcpvit.data.folder import describe
 from tcpvit.data.registry import BUILT_IN, FOLDER, SOURCES, download_dataset, find_dataset, get_source
+from tcpvit.files import expand_user
 from tcpvit.tables import Bytes, Table
 from tcpvit.training import Recipe
 from tcpvit.training.build import load_splits
@@ -132,7 +133,7 @@ def _check_folder(data: DataRecipe) -> list[FileCheck]:
         for part, images in splits.parts().items()
     ]
     chosen = {key: options[key] for key in ("bands", "classes") if key in options}
-    about = describe(Path(data.name[len(FOLDER) :]).expanduser(), progress=progress, **chosen)
+    about = describe(expand_user(data.name[len(FOLDER) :]), progress=progress, **chosen)
     about["training"] = f"tcpvit train --task {splits.train.task} --data {shlex.quote(data.name)}"
     facts = [FileCheck(what, True, found) for what, found in about.items()]
     return [*counts, *facts, *(FileCheck("bad files", False, note) for note in splits.notes)]

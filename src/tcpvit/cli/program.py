@@ -8,7 +8,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from tcpvit.errors import printable
+from tcpvit.progress import say
 
 
 def program() -> str:
@@ -26,8 +26,7 @@ def pasteable(text: str) -> str:
 
 def tell(text: str) -> None:
     """Say something to the user, on stderr, as errors are said."""
-    shown = "\n".join(map(printable, pasteable(text).split("\n")))
-    print(f"tcpvit: {shown}", file=sys.stderr, flush=True)
+    say(pasteable(text))
 
 
 def _typed(path: Path) -> str:

@@ -15,11 +15,10 @@ from tcpvit.cli.show import show
 from tcpvit.models import SegmenterConfig, list_models, model_config
 from tcpvit.models.pretrained import CONFIG, WEIGHTS
 from tcpvit.overrides import flat
-from tcpvit.tables import Table, percent
+from tcpvit.tables import Table
 from tcpvit.training import Recipe, Result, load_recipe
 from tcpvit.training.distributed import is_main
 from tcpvit.training.folder import RunFolder, folder_of
-from tcpvit.training.metrics import LABELS
 from tcpvit.training.recipe import key_docs
 
 # The recipe for images of one's own.
@@ -118,22 +117,8 @@ def train(
     if json:
         print(json_module.dumps(result.to_dict(), indent=2))
     else:
-        show([result_table(result)])
+        show([result.table()])
     return result
-
-
-def result_table(result: Result) -> Table:
-    """The end of a run, for people."""
-    table = Table("result", "Result", ["", "", ""])
-    named = LABELS[result.metric]
-    column = f"val_{result.metric}"
-    table.add(f"best validation {named}", percent(result.best[column]), f"epoch {result.best['epoch']}")
-    table.add(f"last validation {named}", percent(result.last[column]), f"epoch {result.last['epoch']}")
-    table.add(f"test {named}", percent(result.test[result.metric]), "with the best weights", strong=True)
-    table.add("parameters", f"{result.parameters:,}", "")
-    table.add("model", str(result.folder / "best"), "")
-    table.notes += list(result.notes)
-    return table
 
 
 def keys_table(title: str, recipe: Recipe) -> Table:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tcpvit import training
 from tcpvit.compare.comparison import Comparison, Model
+from tcpvit.displays import default_display
 from tcpvit.files import refuse_links
 from tcpvit.models.config import without_tcp_options
 from tcpvit.models.registry import model_config, twin_name
@@ -82,7 +83,7 @@ def twins(recipe: Recipe, set_std: Iterable[str] = (), set_tcp: Iterable[str] = 
 
 def train_once(recipe: Recipe, folder: Path, *, overwrite: bool = False, progress: Progress | None = None) -> None:
     """Train by the recipe unless `folder` holds that run already; one that is not complete is resumed."""
-    run, progress = RunFolder(folder), progress or Progress()
+    run, progress = RunFolder(folder), progress or default_display()
     try:
         if overwrite or not run.exists:
             training.train(recipe, folder, overwrite=overwrite, progress=progress)

@@ -21,7 +21,7 @@ from tcpvit.figures.curves import draw_curves
 from tcpvit.figures.style import save_figure
 from tcpvit.files import read_json, write_atomically
 from tcpvit.inference import load_model
-from tcpvit.tables import Ratio, Table, Written, duration
+from tcpvit.tables import Ratio, Table, Written, duration, render
 from tcpvit.training.folder import RunFolder
 from tcpvit.training.metrics import LABELS
 
@@ -145,6 +145,9 @@ class Comparison:
         table.add(f"images a second{fastest}", round(std), round(tcp), None, Ratio.of(tcp, std))
         table.notes += self.notes
         return table
+
+    def _repr_html_(self) -> str:
+        return render([self.table()], "html")
 
     def _title(self) -> str:
         seeds = [run.seed for run in self.std.runs]

@@ -7,18 +7,19 @@ is processed. The order is zoom, shift, flip, RandAugment, colour, normalisation
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
 from typing import Annotated
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from annotated_types import Gt, Le
 from torch import Tensor
 from typing_extensions import Doc
 
 from tcpvit.data.image_set import IGNORE
 from tcpvit.data.mixing import box_mask, mix
 from tcpvit.data.randaugment import randaugment
+from tcpvit.validation import Fraction, Natural, NonNegative, dataclass
 
 Draws = dict[str, Tensor]  # uniform numbers in [0, 1), one row for each image
 
@@ -35,27 +36,22 @@ class Augment:
     """
 
     shift: Annotated[
-        int, Doc('move by up to this many pixels, "random crop with padding"; black (masks: ignored) comes in')
+        Natural, Doc('move by up to this many pixels, "random crop with padding"; black (masks: ignored) comes in')
     ] = 0
-    flip: Annotated[float, Doc("probability of mirroring left and right")] = 0.0
+    flip: Annotated[Fraction, Doc("probability of mirroring left and right")] = 0.0
     zoom: Annotated[
-        float, Doc('"random resized crop": the smallest share of the area that is kept; 1 keeps it all')
+        Fraction, Gt(0), Doc('"random resized crop": the smallest share of the area that is kept; 1 keeps it all')
     ] = 1.0
     colour: Annotated[
-        float, Doc("brightness, contrast and saturation change by factors in [1 - colour, 1 + colour]")
+        Fraction, Doc("brightness, contrast and saturation change by factors in [1 - colour, 1 + colour]")
     ] = 0.0
-    randaugment: Annotated[int, Doc("how many operations of RandAugment; needs torchvision")] = 0
-    magnitude: Annotated[int, Doc("of RandAugment, 0 to 30")] = 9
-    erase: Annotated[float, Doc("probability of blanking a rectangle of 2 % to 33 % of the image")] = 0.0
-    mixup: Annotated[float, Doc("α of the Beta distribution of mixup; 0: off")] = 0.0
-    cutmix: Annotated[float, Doc("likewise; with both on, each pair of images takes one of the two")] = 0.0
-
-    def __post_init__(self) -> None:
-        ranges = {"flip": 1, "colour": 1, "erase": 1, "zoom": 1, "magnitude": 30}
-        for field in fields(self):
-            value, top = getattr(self, field.name), ranges.get(field.name, math.inf)
-            if not 0 <= value <= top or (field.name == "zoom" and value == 0):
-                raise ValueError(f"augmentation {field.name} should lie between 0 and {top}, got {value}")
+    randaugment: Annotated[Natural, Le(100), Doc("how many operations of RandAugment; needs torchvision")] = 0
+    magnitude: Annotated[Natural, Le(30), Doc("of RandAugment, 0 to 30")] = 9
+    erase: Annotated[Fraction, Doc("probability of blanking a rectangle of 2 % to 33 % of the image")] = 0.0
+    mixup: Annotated[NonNegative, Le(1000), Doc("α of the Beta distribution of mixup; 0: off")] = 0.0
+    cutmix: Annotated[
+        NonNegative, Le(1000), Doc("likewise; with both on, each pair of images takes one of the two")
+    ] = 0.0
 
     def check_task(self, task: str) -> None:
         """Masks go along with flips, shifts, zooms and colours only."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -17,6 +17,8 @@ from torch import Tensor
 
 from tcpvit.data.image_set import ImageSet, Splits, Task
 from tcpvit.data.subsets import draw
+from tcpvit.memory import check_memory
+from tcpvit.validation import Count, Listed, Seed
 
 SIZE = 32
 PARTS = ("train", "val", "test")
@@ -46,18 +48,13 @@ LEVELS = {
 
 def load(
     *,
-    seed: int,
-    level: str = "easy",
+    seed: Seed,
+    level: Literal["easy", "hard"] = "easy",
     task: Task = "classification",
-    sizes: tuple[int, int, int] = (4_000, 1_000, 1_000),
+    sizes: Listed[tuple[Count, Count, Count]] = (4_000, 1_000, 1_000),
 ) -> Splits:
     """Make the three parts, of `sizes` images, at the level "easy" or "hard"."""
-    if level not in LEVELS:
-        raise ValueError(f"digits-on-photos has the levels {', '.join(LEVELS)}, got {level!r}")
-    if task not in ("classification", "segmentation"):
-        raise ValueError(f"digits-on-photos is for classification or segmentation, got task={task!r}")
-    if len(sizes) != len(PARTS) or min(sizes) < 1:
-        raise ValueError(f"sizes are the numbers of images in train, val and test, got {sizes}")
+    check_memory(sum(sizes) * 3 * SIZE**2, f"{sum(sizes):,} images of {SIZE}×{SIZE}", "make fewer with sizes")
     train, val, test = (
         make_part(part, size, seed, LEVELS[level], task) for part, size in zip(PARTS, sizes, strict=True)
     )

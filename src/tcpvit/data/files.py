@@ -6,12 +6,12 @@ import hashlib
 import os
 import shutil
 import tarfile
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
+from tcpvit.files import expand_user, temporary_folder
 from tcpvit.progress import Progress
 
 if TYPE_CHECKING:
@@ -49,7 +49,12 @@ def data_root(root: str | Path | None = None) -> Path:
     import pooch
 
     given = root or os.environ.get(ENVIRONMENT)
-    return Path(given).expanduser() if given else Path(pooch.os_cache("tcpvit"))
+    if given:
+        return expand_user(given)
+    cache = Path(pooch.os_cache("tcpvit"))
+    if not cache.is_absolute():  # a user without a home
+        raise ValueError(f"this user has no home folder to keep data sets in; name one by {ENVIRONMENT} or --data-root")
+    return cache
 
 
 def locate(root: Path, marker: str, homes: Sequence[str]) -> Path | None:
@@ -142,12 +147,12 @@ def extract(archive: Path, folder: Path, keep: Callable[[str], bool] = lambda na
     with tarfile.open(archive) as tar:
         members = [member for member in tar.getmembers() if _is_safe(member, archive) and keep(member.name)]
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder, prefix=".unpacking-") as temporary:
+        with temporary_folder(folder, ".unpacking") as temporary:
             for member in members:
-                _write_member(tar, member, Path(temporary))
+                _write_member(tar, member, temporary)
             for member in members:
                 (folder / member.name).parent.mkdir(parents=True, exist_ok=True)
-                os.replace(Path(temporary) / member.name, folder / member.name)
+                os.replace(temporary / member.name, folder / member.name)
 
 
 def _is_safe(member: tarfile.TarInfo, archive: Path) -> bool:

@@ -18,6 +18,7 @@ from tcpvit.data.subsets import draw, fraction_sizes
 from tcpvit.data.survey import Survey, survey_files
 from tcpvit.errors import printable
 from tcpvit.progress import Progress
+from tcpvit.validation import Count, Flag, Maybe, Natural, Seed, Share, Text
 
 MEMORY_LIMIT = 2 * 1024**3  # bytes of decoded images beyond which a folder is streamed from disk
 LOOKED_AT = 1000  # images that the statistics of a streamed set are computed from
@@ -26,15 +27,15 @@ LOOKED_AT = 1000  # images that the statistics of a streamed set are computed fr
 def load(
     folder: Path,
     *,
-    seed: int = 0,
-    stratified: bool = True,
-    image_size: int = 224,
-    val_fraction: float | None = None,
+    seed: Seed = 0,
+    stratified: Flag = True,
+    image_size: Count = 224,
+    val_fraction: Maybe[Share] = None,
     fit: Fit = "crop",
     on_bad: OnBad = "stop",
-    stream: bool | None = None,
-    classes: Sequence[str] | None = None,
-    mask_values: dict[int, int] | None = None,
+    stream: Maybe[Flag] = None,
+    classes: Maybe[Sequence[Text]] = None,
+    mask_values: Maybe[dict[Natural, Natural]] = None,
     bands: Bands = "all",
     progress: Progress | None = None,
 ) -> Splits:

@@ -17,6 +17,7 @@ from tcpvit.data.image_set import ImageSet, Splits
 from tcpvit.data.images import ImageFiles, OnBad, in_memory
 from tcpvit.data.source import Source
 from tcpvit.data.subsets import draw, fraction_sizes
+from tcpvit.validation import Count, Flag
 
 CLASSES = ("background", "pet")
 TRIMAP = {1: 1, 2: 0, 3: 255}
@@ -62,8 +63,8 @@ def load(
     *,
     split: str,
     seed: int,
-    image_size: int = 128,
-    drop_empty: bool = False,
+    image_size: Count = 128,
+    drop_empty: Flag = False,
     on_bad: OnBad = "stop",
 ) -> Splits:
     """`paper`: 80 % / 20 % of all images by seed. `official`: trainval.txt / test.txt.

@@ -15,8 +15,9 @@ from tcpvit.data.image_set import Images, ImageSet, Splits
 from tcpvit.data.source import Source, Split
 from tcpvit.data.subsets import draw, fraction_sizes
 from tcpvit.errors import did_you_mean
+from tcpvit.files import expand_user
 from tcpvit.progress import Progress
-from tcpvit.typed import typed
+from tcpvit.validation import Count, Flag, Maybe, Seed, Share, checked
 
 BUILT_IN = "digits-on-photos"
 FOLDER = "folder:"
@@ -37,13 +38,13 @@ def load_dataset(
     root: str | Path | None = None,
     *,
     split: Split | None = None,
-    seed: int = 0,
-    stratified: bool = True,
-    image_size: int | None = None,
-    train_size: int | None = None,
-    val_size: int | None = None,
-    val_fraction: float | None = None,
-    download: bool = False,
+    seed: Seed = 0,
+    stratified: Flag = True,
+    image_size: Maybe[Count] = None,
+    train_size: Maybe[Count] = None,
+    val_size: Maybe[Count] = None,
+    val_fraction: Maybe[Share] = None,
+    download: Flag = False,
     progress: Progress | None = None,
     **options: Any,
 ) -> Splits:
@@ -64,27 +65,23 @@ def load_dataset(
     for option in options:
         if option not in accepted or option in ("folder", "split"):
             raise ValueError(f"{name} has no option {option!r}{did_you_mean(option, _own_options(read))}")
-    common = {
-        "seed": seed,
-        "stratified": stratified,
-        "val_fraction": val_fraction,
-        "image_size": image_size,
-        "progress": progress,
-    }
-    splits = read(**{k: v for k, v in common.items() if k in accepted and v is not None}, **options)
+    common = {"seed": seed, "stratified": stratified, "val_fraction": val_fraction, "image_size": image_size}
+    given = _checked_options(name, {**common, "train_size": train_size, "val_size": val_size, **options})
+    seed, stratified, val_fraction, image_size = (given[key] for key in common)
+    known = {**given, "progress": progress}
+    splits = read(**{k: v for k, v in known.items() if k in options or (k in accepted and v is not None)})
     if image_size and "image_size" not in accepted:
         splits = _resized(splits, image_size)
     if val_fraction and "val_fraction" not in accepted:
         splits = _hold_out(splits, val_fraction, seed, stratified)
-    return _shrink(splits, train_size, val_size, seed, stratified)
+    return _shrink(splits, given["train_size"], given["val_size"], seed, stratified)
 
 
-def typed_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options from YAML or the command line as `load_dataset` declares them for this set; others are left to it."""
-    if "progress" in options:
-        raise ValueError(f"{name} has no option 'progress'")
-    hints = get_type_hints(load_dataset) | get_type_hints(_loader(name))
-    return {k: typed(v, hints[k], f"data.options.{k}") if k in hints else v for k, v in options.items()}
+def _checked_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options as `load_dataset` and the reader of this set declare them."""
+    general = get_type_hints(load_dataset, include_extras=True)
+    hints = get_type_hints(_loader(name), include_extras=True) | general  # which may leave out what a reader needs
+    return {key: checked(value, hints[key], key) for key, value in options.items()}
 
 
 def option_names(name: str) -> list[str]:
@@ -162,7 +159,7 @@ def _reader(
             raise ValueError(f"{name} has one way to be split, so `split` does not apply; got {split!r}")
         if name == BUILT_IN:
             return digits_on_photos.load
-        return partial(folder.load, Path(name[len(FOLDER) :]).expanduser())
+        return partial(folder.load, expand_user(name[len(FOLDER) :]))
     source = get_source(name)
     split = split or source.default_split
     if split not in ("official", "paper"):

@@ -11,6 +11,7 @@ from tcpvit.data.files import FileCheck, Resource, check_files, locate
 from tcpvit.data.image_set import ImageSet, Splits, concatenate, resize_images
 from tcpvit.data.source import Source
 from tcpvit.data.subsets import PAPER_TEST, PAPER_TRAIN, draw
+from tcpvit.validation import Count
 
 CLASSES = ("airplane", "bird", "car", "cat", "deer", "dog", "horse", "monkey", "ship", "truck")
 HOMES = ("stl10_binary", "stl10/stl10_binary")
@@ -45,7 +46,7 @@ def is_needed(member: str) -> bool:
     return not member.endswith("unlabeled_X.bin")
 
 
-def load(folder: Path, *, split: str, seed: int, stratified: bool, image_size: int = 32) -> Splits:
+def load(folder: Path, *, split: str, seed: int, stratified: bool, image_size: Count = 32) -> Splits:
     """`official`: 5,000/8,000. `paper`: 10,000/2,000 drawn by seed from all 13,000, since 5,000 cannot give 10,000."""
     train, test = _read(folder, "train", image_size), _read(folder, "test", image_size)
     if split == "paper":

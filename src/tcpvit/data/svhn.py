@@ -11,6 +11,7 @@ from tcpvit.data.files import FileCheck, Resource, check_files, locate
 from tcpvit.data.image_set import ImageSet, Splits, concatenate
 from tcpvit.data.source import Source
 from tcpvit.data.subsets import paper_subset
+from tcpvit.validation import Flag
 
 CLASSES = tuple("0123456789")
 HOMES = ("svhn", "SVHN")
@@ -34,7 +35,7 @@ def check(folder: Path) -> list[FileCheck]:
     return check_files(folder, {file.filename: file.md5 for file in files})
 
 
-def load(folder: Path, *, split: str, seed: int, stratified: bool, extra: bool = False) -> Splits:
+def load(folder: Path, *, split: str, seed: int, stratified: bool, extra: Flag = False) -> Splits:
     """`official`: 73,257/26,032, with `extra` 531,131 more to train on. `paper`: 10,000/2,000 drawn by seed."""
     train, test = _read(folder / TRAIN.filename, "svhn/train"), _read(folder / TEST.filename, "svhn/test")
     if extra:

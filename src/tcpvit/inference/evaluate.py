@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tcpvit.data import Splits
+from tcpvit.data.workers import lost_workers_explained
 from tcpvit.inference.loading import LoadedModel, Weights, load_model
-from tcpvit.tables import Table, percent
+from tcpvit.tables import Table, percent, render
 from tcpvit.training.build import build_batches, check_fit, find_device, load_splits
 from tcpvit.training.distributed import process_group
 from tcpvit.training.evaluation import evaluate
@@ -54,6 +55,9 @@ class Evaluation:
             detail.add(row[0], *map(percent, row[1:]))
         return [table, detail]
 
+    def _repr_html_(self) -> str:
+        return render(self.tables(), "html")
+
 
 def measure(
     target: str | Path,
@@ -87,7 +91,8 @@ def measure(
         task = task_for(images.task, len(images.classes))
         batches = build_batches(recipe, images, device, training=False, rank=world.rank, world_size=world.size)
         begin = time.monotonic()
-        metrics = evaluate(trained.model.to(device), batches, task, device, recipe.precision, world)
+        with lost_workers_explained("and start again"):
+            metrics = evaluate(trained.model.to(device), batches, task, device, recipe.precision, world)
         seconds = time.monotonic() - begin
     notes = _notes(trained, images.classes) + _other_images(target, recipe, splits)
     return Evaluation(trained.name, images.source, len(images), seconds, images.classes, metrics, tuple(notes))

@@ -1,6 +1,7 @@
 """Layers of tensor tokens: hat domain, slices first, (C, B, N, d), with no loop over slices or heads."""
 
 from tcpvit.layers.attention import Attention, TAttention
+from tcpvit.layers.bands import BandDCT, BandStem
 from tcpvit.layers.block import Block, DropPath, Mlp, TBlock, TMlp
 from tcpvit.layers.conv import CoupledTConv2d, MapCoupling, TConv2d, TubalConv2d
 from tcpvit.layers.coupling import CoupledTLinear, Coupling, shuffle_slices, t_linear
@@ -11,6 +12,8 @@ from tcpvit.layers.transform import HatTransform, mix_slices
 
 __all__ = [
     "Attention",
+    "BandDCT",
+    "BandStem",
     "Block",
     "CoupledTConv2d",
     "CoupledTLinear",

@@ -7,17 +7,19 @@ Joint attention, ours: H maps, each from q̂·k̂ summed over the tube, so that 
 from __future__ import annotations
 
 import math
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tcpvit.errors import did_you_mean
+from tcpvit.errors import did_you_mean, divisors
 from tcpvit.layers.coupling import Coupling, shuffle_slices, t_linear
 from tcpvit.layers.kernels import ops
 from tcpvit.layers.linear import TransformOf
 
-ATTENTIONS = ("slice", "joint")
+AttentionKind = Literal["slice", "joint"]
+ATTENTIONS: tuple[str, ...] = get_args(AttentionKind)
 
 
 def check_heads(d: int, num_heads: int, what: str) -> int:
@@ -27,8 +29,7 @@ def check_heads(d: int, num_heads: int, what: str) -> int:
     4
     """
     if num_heads < 1 or d % num_heads:
-        fitting = [h for h in range(1, d + 1) if d % h == 0]
-        raise ValueError(f"num_heads={num_heads} does not divide the {what} {d}; take one of {fitting}")
+        raise ValueError(f"num_heads={num_heads} does not divide the {what} {d}; take one of {divisors(d)}")
     return d // num_heads
 
 
@@ -130,7 +131,7 @@ def attend(
     if joint:
         o = o.unflatten(-1, (len(qkv), -1)).permute(3, 0, 2, 1, 4)  # (C, B, N, H, d_h)
     else:
-        o = o.unflatten(0, (len(qkv), -1)).transpose(2, 3)  # (C, B, N, H, d_h)
+        o = o.view(*qkv.shape[:2], *o.shape[1:]).transpose(2, 3)  # (C, B, N, H, d_h)
     return o.flatten(-2)
 
 

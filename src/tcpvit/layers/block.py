@@ -6,7 +6,7 @@ With it the FFN (Eq. std_ffn) and t-FFN (Def. t-FFN), and stochastic depth.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal, get_args
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -18,7 +18,8 @@ from tcpvit.layers.linear import TransformOf
 from tcpvit.layers.norm import EPS, TLayerNorm
 from tcpvit.layers.transform import HatTransform, attach_transform
 
-ACTIVATION_DOMAINS = ("transform", "spatial")
+ActivationDomain = Literal["transform", "spatial"]
+ACTIVATION_DOMAINS: tuple[str, ...] = get_args(ActivationDomain)
 
 
 class Mlp(nn.Module):

@@ -38,7 +38,7 @@ def shuffle_maps(x_hat: Tensor, tube: int) -> Tensor:
     [0.0, 3.0, 1.0, 4.0, 2.0, 5.0]
     """
     pixels = x_hat.permute(0, 2, 3, 1)  # (B, H, W, C·d), as it lies in memory
-    return pixels.unflatten(-1, (tube, -1)).mT.flatten(-2).permute(0, 3, 1, 2)
+    return pixels.unflatten(-1, (tube, -1)).transpose(-1, -2).flatten(-2).permute(0, 3, 1, 2)
 
 
 def to_hat_maps(transform: HatTransform, x: Tensor) -> Tensor:

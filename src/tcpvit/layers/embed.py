@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +13,8 @@ from tcpvit.errors import did_you_mean
 from tcpvit.layers.linear import TLinear, init_weight_
 from tcpvit.layers.transform import HatTransform, attach_transform
 
-PATCH_EMBEDS = ("none", "shared", "t_linear", "linear", "sub_patch")
+PatchEmbedding = Literal["none", "shared", "t_linear", "linear", "sub_patch"]
+PATCH_EMBEDS: tuple[str, ...] = get_args(PatchEmbedding)
 
 
 def patch_grid(height: int, width: int, patch: int) -> tuple[int, int]:
@@ -47,15 +49,19 @@ def patchify(images: Tensor, patch: int) -> Tensor:
     return grid.permute(0, 2, 4, 3, 5, 1).flatten(3, 4).flatten(1, 2)
 
 
-def patchify_slices(images: Tensor, patch: int) -> Tensor:
+def patchify_slices(images: Tensor, patch: int, tube: int | None = None) -> Tensor:
     """The same with channels as slices first: (B, C, H, W) -> (C, B, N, P²).
 
-    >>> patchify_slices(torch.zeros(2, 3, 32, 32), 4).shape
-    torch.Size([3, 2, 64, 16])
+    A tube shorter than the channels leaves g = channels / C of them to each slice: channel j·C + k is feature j of
+    slice k, (C, B, N, g·P²).
+
+    >>> patchify_slices(torch.zeros(2, 3, 32, 32), 4).shape, patchify_slices(torch.zeros(2, 6, 32, 32), 4, tube=3).shape
+    (torch.Size([3, 2, 64, 16]), torch.Size([3, 2, 64, 32]))
     """
-    B, C, H, W = images.shape
-    grid = images.reshape(B, C, H // patch, patch, W // patch, patch)
-    return grid.permute(1, 0, 2, 4, 3, 5).flatten(4, 5).flatten(2, 3)
+    B, channels, H, W = images.shape
+    tube = tube or channels
+    grid = images.reshape(B, channels // tube, tube, H // patch, patch, W // patch, patch)
+    return grid.permute(2, 0, 3, 5, 1, 4, 6).flatten(4).flatten(2, 3)
 
 
 def sub_patches(images: Tensor, patch: int, tube: int) -> Tensor:
@@ -89,7 +95,8 @@ class TPatchEmbed(nn.Module):
     """Patches as hat-domain tensor tokens, (B, C, H, W) -> (C, B, N, d).
 
     `kind` is one of none (the patch is the token, the paper's classifier), shared (one P²×d matrix for all slices,
-    the paper's Pet backbone), t_linear (one matrix and bias per slice), linear (a dense map to d·C features),
+    the paper's Pet backbone), t_linear (one matrix and bias per slice; the channels may be several times the tube),
+    linear (a dense map to d·C features),
     sub_patch (as t_linear, but the tube runs through √C × √C sub-patches of a patch instead of the channels). If
     `share`, t_linear and sub_patch have one matrix and bias for all slices.
     """
@@ -108,7 +115,8 @@ class TPatchEmbed(nn.Module):
             self.weight = nn.Parameter(torch.empty(pixels, d))
             init_weight_(self.weight, fan_in=pixels)
         elif kind == "t_linear":
-            self.proj: TLinear | nn.Linear = TLinear(pixels, d, transform.tube, transform, shared=share)
+            features = in_chans * pixels // transform.tube
+            self.proj: TLinear | nn.Linear = TLinear(features, d, transform.tube, transform, shared=share)
         elif kind == "linear":
             self.proj = nn.Linear(in_chans * pixels, d * transform.tube)
         elif kind == "sub_patch":
@@ -122,7 +130,7 @@ class TPatchEmbed(nn.Module):
             return self.transform.to_hat_tokens(tokens.unflatten(-1, (-1, self.transform.tube)))
         if self.kind == "sub_patch":
             return self.proj(self.transform.to_hat(sub_patches(images, self.patch, self.transform.tube)))
-        x_hat = self.transform.to_hat(patchify_slices(images, self.patch))  # (C, B, N, P²)
+        x_hat = self.transform.to_hat(patchify_slices(images, self.patch, self.transform.tube))  # (C, B, N, g·P²)
         if self.kind == "none":
             return x_hat
         return x_hat @ self.weight if self.kind == "shared" else self.proj(x_hat)
@@ -143,7 +151,7 @@ def _check_patch_embed(kind: str, in_chans: int, patch: int, d: int, tube: int) 
                 f"patch_embed='sub_patch' cuts a patch of {patch} pixels into √C × √C parts, but the tube is {tube}; "
                 f"take one of {fitting}"
             )
-    elif kind != "linear" and tube != in_chans:
+    elif kind != "linear" and tube != in_chans and (kind != "t_linear" or in_chans % tube):
         raise ValueError(
             f"patch_embed={kind!r} keeps the image's {in_chans} channels as the tube, but the tube is {tube}; "
             "take patch_embed='linear'"

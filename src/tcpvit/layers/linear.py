@@ -25,10 +25,11 @@ def slice_linear(x_hat: Tensor, weight_hat: Tensor, bias_hat: Tensor | None = No
     """
     if len(weight_hat) == 1 < len(x_hat):
         rows = x_hat.flatten(0, -2)  # (C·B·N, d_in)
-        y_hat = F.linear(rows, weight_hat[0].mT, None if bias_hat is None else bias_hat[0, 0])
+        y_hat = F.linear(rows, weight_hat[0].transpose(-1, -2), None if bias_hat is None else bias_hat[0, 0])
         return y_hat.view(*x_hat.shape[:-1], weight_hat.shape[-1])
     rows = x_hat.flatten(1, -2)  # (C, B·N, d_in)
-    if rows.device.type == "cpu" and not torch.compiler.is_compiling():  # a split is not for other sizes and machines
+    tracing = torch.compiler.is_compiling() or torch.jit.is_tracing()
+    if rows.device.type == "cpu" and not tracing:  # a split is not for other sizes and machines
         rows, weight_hat, bias_hat = _split_for_threads(rows, weight_hat, bias_hat)
     y_hat = rows @ weight_hat if bias_hat is None else torch.baddbmm(bias_hat, rows, weight_hat)
     return y_hat.view(*x_hat.shape[:-1], weight_hat.shape[-1])

@@ -46,6 +46,8 @@ class TLayerNorm(nn.Module):
         return self._scale(F.layer_norm(rows, (self.d,), eps=self.eps)).view(x_hat.shape)
 
     def _jointly(self, rows: Tensor) -> Tensor:
+        if ops.can_use_joint_norm(rows, self.weight_hat):
+            return ops.joint_layer_norm(rows, self.weight_hat, self.bias_hat, self.eps)[0]
         wide = rows.to(torch.promote_types(rows.dtype, torch.float32))
         variance, mean = torch.var_mean(wide, dim=(0, 2), correction=0, keepdim=True)  # (1, B·N, 1)
         return self._scale((wide - mean) * torch.rsqrt(variance + self.eps)).to(rows.dtype)

@@ -231,7 +231,11 @@ def patches(layer: TPatchEmbed, images: Tensor) -> Tensor:
         return torch.stack([X[..., k] @ layer.weight for k in range(X.shape[-1])], -1)
     if layer.kind == "t_linear":
         assert isinstance(layer.proj, TLinear)
-        return linear(layer.proj, X)
+        C = layer.transform.tube
+        groups = [
+            X[..., first : first + C] for first in range(0, X.shape[-1], C)
+        ]  # channel j·C + k: feature j, slice k
+        return linear(layer.proj, torch.cat(groups, 2))
     return X
 
 
@@ -248,10 +252,25 @@ def _sub_patches(images: Tensor, patch: int, tube: int) -> Tensor:
     return torch.stack(tokens, 1)
 
 
+def coefficients(model: Any, images: Tensor) -> Tensor:
+    """What is cut into patches: of many bands the kept coefficients, pixel by pixel, through the stem; (B, K, H, W)."""
+    maps = images
+    if not isinstance(model.bands, nn.Identity):
+        spectra = images.permute(0, 2, 3, 1).reshape(-1, images.shape[1])
+        pixels = [model.bands.gain[:, 0] * (model.bands.matrix @ spectrum) for spectrum in spectra]
+        maps = torch.stack(pixels).view(len(images), *images.shape[2:], -1).permute(0, 3, 1, 2)
+    if not isinstance(model.stem, nn.Identity):
+        filters, bias, mix = model.stem.conv.weight.squeeze(2), model.stem.conv.bias, model.stem.couple.mix
+        mixed = [sum(m * maps[:, j : j + 1] for j, m in enumerate(row)) for row in mix]
+        slices = torch.stack([F.gelu(F.conv2d(x, filters, bias, padding=1)) for x in mixed], 2)  # (B, m, C, H, W)
+        maps = slices.flatten(1, 2)
+    return maps
+
+
 def features(model: Any, images: Tensor) -> Tensor:
     """`forward_features` of a TCP-ViT (Algorithm 1): tokens (B, 1+N, d·C)."""
     M = _matrix(model)
-    X = patches(model.patch_embed, images)
+    X = patches(model.patch_embed, coefficients(model, images))
     own = [token for token in (model.embed.cls_token, model.embed.dist_token) if token is not None]
     prefix = [from_hat(list(token), M).expand(len(X), -1, -1, -1) for token in own]
     positions = list(model.embed.pos_embed)

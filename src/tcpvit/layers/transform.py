@@ -85,6 +85,11 @@ class HatTransform(nn.Module):
         """True if M is orthogonal up to a factor."""
         return self.scale is not None
 
+    @property
+    def is_identity(self) -> bool:
+        """True if there is nothing to compute: the slices are given in the hat domain."""
+        return self.name == "identity"
+
     def matrices(self) -> tuple[Tensor, Tensor]:
         """M and M⁻¹."""
         if self.learned is not None:
@@ -93,27 +98,33 @@ class HatTransform(nn.Module):
 
     def to_hat(self, x: Tensor) -> Tensor:
         """Slices first in the spatial domain -> slices first in the hat domain, (C, ...) both."""
-        return mix_slices(cast_like(self.matrices()[0], x), x)
+        matrix = cast_like(self.matrices()[0], x)
+        return x if self.is_identity else mix_slices(matrix, x)
 
     def from_hat(self, x_hat: Tensor) -> Tensor:
         """The inverse of `to_hat`."""
-        return mix_slices(cast_like(self.matrices()[1], x_hat), x_hat)
+        inverse = cast_like(self.matrices()[1], x_hat)
+        return x_hat if self.is_identity else mix_slices(inverse, x_hat)
 
     def to_hat_tokens(self, x: Tensor) -> Tensor:
         """(..., d, C) in the spatial domain -> (C, ..., d) in the hat domain."""
         matrix = cast_like(self.matrices()[0], x)
+        if self.is_identity:
+            return x.movedim(-1, 0).contiguous()
         tubes = x.reshape(-1, self.tube)
         if ops.can_use_tubes(tubes, self.tube, ops.TO_HAT_LENGTHS):
             return ops.to_hat_tubes(tubes, matrix).view(self.tube, *x.shape[:-1])
-        return (matrix @ tubes.mT).view(self.tube, *x.shape[:-1])
+        return (matrix @ tubes.transpose(-1, -2)).view(self.tube, *x.shape[:-1])
 
     def from_hat_tokens(self, x_hat: Tensor) -> Tensor:
         """(C, ..., d) in the hat domain -> (..., d, C) in the spatial domain."""
         inverse = cast_like(self.matrices()[1], x_hat)
+        if self.is_identity:
+            return x_hat.movedim(0, -1).contiguous()
         slices = x_hat.flatten(1)
         if ops.can_use_tubes(slices, self.tube, ops.FROM_HAT_LENGTHS):
             return ops.from_hat_tubes(slices, inverse).view(*x_hat.shape[1:], self.tube)
-        return (slices.mT @ inverse.mT).view(*x_hat.shape[1:], self.tube)
+        return (slices.transpose(-1, -2) @ inverse.transpose(-1, -2)).view(*x_hat.shape[1:], self.tube)
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> HatTransform:
         """After a change of dtype or device take the matrices anew from float64, so that nothing is rounded twice."""

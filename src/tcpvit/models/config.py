@@ -2,22 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, fields, is_dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from tcpvit.errors import did_you_mean
-from tcpvit.layers.attention import ATTENTIONS, check_heads
-from tcpvit.layers.block import ACTIVATION_DOMAINS
-from tcpvit.layers.coupling import Coupling, coupling_words
-from tcpvit.layers.embed import PATCH_EMBEDS, patch_grid
+from annotated_types import Le
+
+from tcpvit.errors import divisors
+from tcpvit.layers.attention import AttentionKind, check_heads
+from tcpvit.layers.bands import check_bands
+from tcpvit.layers.block import ActivationDomain
+from tcpvit.layers.coupling import Coupling
+from tcpvit.layers.embed import PatchEmbedding, patch_grid
+from tcpvit.validation import (
+    Count,
+    Flag,
+    Maybe,
+    Natural,
+    Positive,
+    Rate,
+    Size,
+    Text,
+    Words,
+    checked,
+    dataclass,
+    unknown_option,
+    within,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-KINDS = ("std", "tcp")
-POOLS = ("token", "avg")
+Kind = Literal["std", "tcp"]
+Pool = Literal["token", "avg"]
+Ratio = Annotated[Positive, Le(1024)]  # of the hidden width of an MLP to that of its tokens
 TCP_OPTIONS = ("tube", "transform", "attention", "activation_domain", "coupling")  # a standard model has none of them
 
 
@@ -39,9 +58,7 @@ class SavedConfig:
     @classmethod
     def from_dict(cls, options: Mapping[str, Any]) -> Self:
         """From JSON; an unknown key is an error that names the nearest one."""
-        check_keys(options, cls)
-        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}
-        return cls(**values)
+        return checked(dict(options), cls, "")
 
 
 class EncoderConfig(SavedConfig):
@@ -62,12 +79,6 @@ class EncoderConfig(SavedConfig):
     activation_domain: str
     depth: int  # blocks in all
 
-    def check_counts(self, *names: str) -> None:
-        """The fields of these names are at least 1."""
-        for name in names:
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is at least 1, got {getattr(self, name)}")
-
     @property
     def image_shape(self) -> tuple[int, int]:
         """(height, width) of the images it is built for."""
@@ -78,16 +89,26 @@ class EncoderConfig(SavedConfig):
         return patch_grid(height, width, self.patch_size)
 
     @property
+    def channels(self) -> int:
+        """Channels of what is cut into patches, which may be others than those of the images."""
+        return self.in_chans
+
+    @property
+    def coefficients(self) -> int:
+        """How many channels there are before any convolution: the tube, unless another is given."""
+        return self.in_chans
+
+    @property
     def width(self) -> int:
         """The full width D = d·C of a token, in a Swin that of the first stage."""
-        return self.embed_dim or self.patch_size**2 * self.in_chans
+        return self.embed_dim or self.patch_size**2 * self.channels
 
     @property
     def tube_length(self) -> int:
         """C: the tube of a TCP model, 1 for a standard one."""
         if self.kind == "std":
             return 1
-        return self.in_chans if self.tube is None else self.tube
+        return self.coefficients if self.tube is None else self.tube
 
     @property
     def d(self) -> int:
@@ -113,44 +134,66 @@ class EncoderConfig(SavedConfig):
 class ViTConfig(EncoderConfig):
     """A standard ViT (`kind="std"`) or a TCP-ViT (`kind="tcp"`); `embed_dim` is the full width d·C of both.
 
+    For scenes of many bands, `kept` coefficients of each spectrum take the place of its `in_chans` bands.
+
     >>> ViTConfig(kind="tcp", img_size=32, patch_size=4).d
     16
     """
 
-    kind: str
-    img_size: int | tuple[int, int]
-    patch_size: int
-    in_chans: int = 3
-    num_classes: int = 10
-    global_pool: str = "token"  # the class token, or "avg": the mean of the patch tokens
-    embed_dim: int | None = None  # full width; None: P²·in_chans, the paper's
-    depth: int = 4
-    num_heads: int = 4  # TCP: heads in each slice
-    mlp_ratio: float = 4.0
-    qkv_bias: bool = True
-    distilled: bool = False  # DeiT: a second token and a second head, for distillation
-    drop_rate: float = 0.0
-    attn_drop_rate: float = 0.0
-    drop_path_rate: float = 0.0  # of the last block, rising linearly from 0
-    patch_embed: str | None = None  # None: what fits best, see `embedding`
+    kind: Kind
+    img_size: Size
+    patch_size: Count
+    in_chans: Count = 3
+    num_classes: Natural = 10
+    global_pool: Pool = "token"  # the class token, or "avg": the mean of the patch tokens
+    embed_dim: Maybe[Count] = None  # full width; None: P²·in_chans, the paper's
+    depth: Count = 4
+    num_heads: Count = 4  # TCP: heads in each slice
+    mlp_ratio: Ratio = 4.0
+    qkv_bias: Flag = True
+    distilled: Flag = False  # DeiT: a second token and a second head, for distillation
+    drop_rate: Rate = 0.0
+    attn_drop_rate: Rate = 0.0
+    drop_path_rate: Rate = 0.0  # of the last block, rising linearly from 0
+    patch_embed: PatchEmbedding | None = None  # None: what fits best, see `embedding`
+    kept: Maybe[Count] = None  # first coefficients of the spectrum of in_chans bands; None: the channels as they are
+    band_basis: Text = "dct"  # of the spectrum
+    stem: Natural = 0  # features that a separable c-product convolution makes of each slice before the patches; 0: none
+    wavelengths: Maybe[tuple[Positive, ...]] = None  # of the bands it is trained on, in nanometres
     # From here on TCP only.
-    tube: int | None = None  # C; None: the image's channels
-    transform: str = "dct"
-    attention: str = "slice"
-    activation_domain: str = "transform"
-    coupling: tuple[str, ...] = ()
+    tube: Maybe[Count] = None  # C; None: the kept coefficients, or the image's channels
+    transform: Text = "dct"
+    attention: AttentionKind = "slice"
+    activation_domain: ActivationDomain = "transform"
+    coupling: Words = ()
 
     def __post_init__(self) -> None:
-        check_choice("global_pool", self.global_pool, POOLS)
-        check_choice("patch_embed", self.patch_embed or "linear", PATCH_EMBEDS)
-        self.check_counts("patch_size", "in_chans", "depth", "num_heads")
         if self.distilled and self.global_pool != "token":
             raise ValueError(f"a distilled ViT reads its two tokens, global_pool='token', got {self.global_pool!r}")
+        self._check_spectrum()
         check_common(self)
         self.grid_of(*self.image_shape)
         if self.kind == "std" and self.embedding != "linear":
             raise ValueError(f"a standard ViT has patch_embed='linear', got {self.patch_embed!r}")
         check_heads(self.d, self.num_heads, "width" if self.kind == "std" else "slice width")
+
+    def _check_spectrum(self) -> None:
+        if self.kept is not None:
+            check_bands(self.in_chans, self.kept, self.band_basis)
+        elif self.band_basis != "dct":
+            raise ValueError(f"band_basis={self.band_basis!r} needs kept, the number of its coefficients to keep")
+        if self.wavelengths is not None and len(self.wavelengths) != self.in_chans:
+            raise ValueError(f"{len(self.wavelengths)} wavelengths were given for {self.in_chans} bands")
+
+    @property
+    def coefficients(self) -> int:
+        """What is kept of a spectrum, or all channels."""
+        return self.in_chans if self.kept is None else self.kept
+
+    @property
+    def channels(self) -> int:
+        """Channels of what is cut into patches."""
+        return self.coefficients * max(self.stem, 1)
 
     @property
     def num_prefix_tokens(self) -> int:
@@ -162,55 +205,25 @@ class ViTConfig(EncoderConfig):
         """`patch_embed`, or where it is None: linear if the tube is not the channels, none if d = P², else t_linear."""
         if self.patch_embed is not None:
             return self.patch_embed
-        if self.kind == "std" or self.tube_length != self.in_chans:
+        if self.kind == "std" or self.tube_length != self.channels:
             return "linear"
         return "none" if self.d == self.patch_size**2 else "t_linear"
 
 
-def check_choice(name: str, value: str, known: Sequence[str]) -> None:
-    """An option that is a word is one of the known words.
-
-    >>> check_choice("attention", "join", ATTENTIONS)
-    Traceback (most recent call last):
-    ValueError: attention='join' is unknown; did you mean 'joint'? Known: slice, joint
-    """
-    if value not in known:
-        raise ValueError(f"{name}={value!r} is unknown{did_you_mean(value, known)}")
-
-
 def check_common(config: Any) -> None:
-    """What holds for every model that is Std or TCP: known words, no TCP option for Std, a tube that fits."""
-    check_choice("kind", config.kind, KINDS)
-    check_choice("attention", config.attention, ATTENTIONS)
-    check_choice("activation_domain", config.activation_domain, ACTIVATION_DOMAINS)
-    object.__setattr__(config, "coupling", coupling_words(config.coupling))
+    """What holds for every model that is Std or TCP: known couplings, no TCP option for Std, a tube that fits."""
     _ = config.slice_coupling  # its words are known
-    if config.num_classes < 0:
-        raise ValueError(f"num_classes is at least 0 (0: no head), got {config.num_classes}")
     defaults = {f.name: f.default for f in fields(config)}
     for name in TCP_OPTIONS:
         if config.kind == "std" and getattr(config, name) != defaults[name]:
             raise ValueError(f"{name} is an option of TCP models, but this is a standard ViT; leave it out")
-    if config.tube_length < 1 or config.width % config.tube_length:
-        divisors = [c for c in range(1, config.width + 1) if config.width % c == 0]
+    if config.width % config.tube_length:
         raise ValueError(
-            f"the tube {config.tube_length} does not divide the width {config.width}; take one of {divisors}"
+            f"the tube {config.tube_length} does not divide the width {config.width}; take one of "
+            f"{divisors(config.width)}"
         )
     if int(config.mlp_ratio * config.d) < 1:
         raise ValueError(f"mlp_ratio={config.mlp_ratio} leaves no hidden feature of d={config.d}; take a larger one")
-
-
-def check_keys(options: Mapping[str, Any], config_class: type) -> None:
-    """Every key is a field of the dataclass.
-
-    >>> check_keys({"dept": 4}, ViTConfig)
-    Traceback (most recent call last):
-    ValueError: 'dept' is no option of ViTConfig; did you mean 'depth'? Known: kind, img_size, ...
-    """
-    known = [f.name for f in fields(config_class)]
-    for key in options:
-        if key not in known:
-            raise ValueError(f"{key!r} is no option of {config_class.__name__}{did_you_mean(key, known)}")
 
 
 def override(config: Any, options: Mapping[str, Any]) -> Any:
@@ -219,14 +232,17 @@ def override(config: Any, options: Mapping[str, Any]) -> Any:
     >>> override(ViTConfig(kind="tcp", img_size=32, patch_size=4), {"depth": 2}).depth
     2
     """
-    check_keys(options, type(config))
+    known = {item.name for item in fields(config)}
     changes = {}
     for key, value in options.items():
+        if key not in known:
+            raise unknown_option(key, type(config))
         inside = getattr(config, key)
         nested = isinstance(value, Mapping) and is_dataclass(inside)
         if is_dataclass(inside) and not nested and type(value) is not type(inside):
             raise ValueError(f"{key} is a group of options, as {key}.{fields(inside)[0].name}, got {key}={value!r}")
-        changes[key] = override(inside, value) if nested else value
+        with within(key):
+            changes[key] = override(inside, value) if nested else value
     return replace(config, **changes)
 
 

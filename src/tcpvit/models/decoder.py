@@ -10,16 +10,16 @@ The decoder is dense (`kind="std"`) or made of c-products (`kind="tcp"`): it ent
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from itertools import pairwise
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from annotated_types import MinLen
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tcpvit.errors import did_you_mean
-from tcpvit.layers.block import ACTIVATION_DOMAINS
+from tcpvit.layers.block import ActivationDomain
 from tcpvit.layers.conv import (
     CoupledTConv2d,
     MapCoupling,
@@ -29,9 +29,9 @@ from tcpvit.layers.conv import (
     t_conv2d,
     to_hat_maps,
 )
-from tcpvit.layers.coupling import coupling_words
 from tcpvit.layers.transform import STORED, HatTransform, attach_transform
-from tcpvit.models.config import KINDS, TCP_OPTIONS, SavedConfig
+from tcpvit.models.config import TCP_OPTIONS, Kind, SavedConfig
+from tcpvit.validation import Count, Listed, Maybe, Text, Words, dataclass
 
 LAYOUT = torch.channels_last  # of feature maps: the faster one on a CPU (benchmarks/segmentation.py)
 
@@ -40,29 +40,17 @@ LAYOUT = torch.channels_last  # of feature maps: the faster one on a CPU (benchm
 class DecoderConfig(SavedConfig):
     """A dense decoder (`kind="std"`) or one of c-products (`kind="tcp"`), by the channels of its stages."""
 
-    kind: str = "std"
-    channels: tuple[int, ...] = (96, 64, 64, 64)
+    kind: Kind = "std"
+    channels: Annotated[Listed[tuple[Count, ...]], MinLen(1)] = (96, 64, 64, 64)
     # From here on TCP only.
-    tube: int | None = None  # C, which divides all channels; None: the backbone's
-    transform: str = "dct"
+    tube: Maybe[Count] = None  # C, which divides all channels; None: the backbone's
+    transform: Text = "dct"
     # BatchNorm and ReLU act on the hat slices, which costs no transforms, or between Φ⁻¹ and Φ, where the slices meet.
-    activation_domain: str = "transform"
+    activation_domain: ActivationDomain = "transform"
     # mix, mix:rotation and shuffle are of what enters each convolution, low_rank and partial of the convolution itself.
-    coupling: tuple[str, ...] = ()
+    coupling: Words = ()
 
     def __post_init__(self) -> None:
-        for name, value, known in (
-            ("kind", self.kind, KINDS),
-            ("activation_domain", self.activation_domain, ACTIVATION_DOMAINS),
-        ):
-            if value not in known:
-                raise ValueError(f"decoder.{name}={value!r} is unknown{did_you_mean(value, known)}")
-        channels = self.channels
-        listed = isinstance(channels, list | tuple) and all(isinstance(number, int) for number in channels)
-        if not listed or not channels or min(channels) < 1:
-            raise ValueError(f"decoder.channels is a list of positive integers, as [96, 64], got {channels}")
-        object.__setattr__(self, "channels", tuple(channels))
-        object.__setattr__(self, "coupling", coupling_words(self.coupling))
         check_map_coupling(self.slice_coupling)
         if self.transform in STORED:
             raise ValueError(f"decoder.transform is one that its name determines, as 'dct', got {self.transform!r}")
@@ -78,7 +66,7 @@ class DecoderConfig(SavedConfig):
     def check_tube(self, in_channels: int, tube: int) -> None:
         """The tube divides every number of channels."""
         for channels in (in_channels, *self.channels):
-            if self.kind == "tcp" and (tube < 1 or channels % tube):
+            if self.kind == "tcp" and channels % tube:
                 raise ValueError(
                     f"the decoder's tube {tube} does not divide its {channels} channels; take multiples of {tube}"
                 )

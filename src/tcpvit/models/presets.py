@@ -1,4 +1,4 @@
-"""The presets: the paper's two pairs (Section 6), and the 224×224 families with their Std twins."""
+"""The presets: the paper's two pairs (Section 6), the 224×224 families with their twins, and scenes of many bands."""
 
 from __future__ import annotations
 
@@ -24,6 +24,13 @@ _tensor_decoder = DecoderConfig("tcp", channels=(96, 66, 66, 66))
 
 # DeiT's sizes. TCP has H/C heads in each of its 3 slices, all of size 64: as many softmax maps as Std.
 _deit = partial(ViTConfig, img_size=224, patch_size=16, num_classes=1000, depth=12)
+
+# Scenes of many bands, here the 200 bands and 16 classes of Indian Pines: 9×9 windows, 32 coefficients of a spectrum.
+# They are hat slices, so the encoder has no transform. 13,936 parameters, 15,216 with a stem, 44,048 with the shuffle;
+# dense ViTs on the same coefficients have 87,312, and 13,216 where they are as small.
+_scene = partial(ViTConfig, img_size=9, patch_size=3, in_chans=200, kept=32, num_classes=16, depth=2, mlp_ratio=2.0)
+_scene_tcp = partial(_scene, "tcp", transform="identity", patch_embed="t_linear")
+_scene_shared = partial(_scene_tcp, embed_dim=256, num_heads=1, attention="joint", coupling="shared+mix+norm")
 
 # Configs of several classes; `pretrained.ARCHITECTURES` has the model that each class describes.
 PRESETS: dict[str, Any] = {
@@ -52,4 +59,9 @@ PRESETS: dict[str, Any] = {
     "tcp_deit_small": _deit("tcp", embed_dim=384, num_heads=2, distilled=True),
     "std_deit_base": _deit("std", embed_dim=768, num_heads=12, distilled=True),
     "tcp_deit_base": _deit("tcp", embed_dim=768, num_heads=4, distilled=True),
+    "std_scene": _scene("std", embed_dim=64),
+    "std_scene_small": _scene("std", embed_dim=20),
+    "tcp_scene": _scene_shared(),
+    "tcp_scene_stem": _scene_shared(stem=4),
+    "tcp_scene_shuffle": _scene_tcp(tube=8, embed_dim=128, coupling="shuffle+norm"),
 }

@@ -20,26 +20,26 @@ from tcpvit.layers.groups import undecayed_names
 from tcpvit.layers.linear import TubalLinear
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
+METHOD = "tcpvit"  # the method of quantisation as which transformers writes a conversion into its config.json
 DOWNLOAD = ("revision", "cache_dir", "force_download", "local_files_only", "token")  # what the Hub may be told
 ENCODER_NOTE = "tcpvit_encoder"  # the attribute in which a model keeps the config that converted its encoder
 FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)  # what a model's weights may be
+OF_TRAINER = ("use_cache", "pad_token_id", "bos_token_id", "eos_token_id")  # what transformers' Trainer sets
 ARCHITECTURES: dict[str, type[Pretrained]] = {}  # every model class by its name, which config.json holds
 
 
+Fetch = Callable[[str], Path]  # a file of the model by its name
+
+
 class Format(NamedTuple):
-    """How models are saved that no config of an architecture describes."""
+    """How models are saved and loaded that no config of an architecture describes."""
 
     can_save: Callable[[nn.Module], bool]
     save: Callable[[nn.Module, Path], None]
-    load: Callable[[dict[str, Any], Path, nn.Module | None], nn.Module]  # options, weights file, model of the same make
+    load: Callable[[dict[str, Any], Fetch, nn.Module | None], nn.Module]  # options, files, model of the same make
 
 
-FORMATS: dict[str, Format] = {}
-
-
-def register_format(architecture: str, saving: Format) -> None:
-    """Save and load models by `saving`; config.json calls them `architecture`. Rooms above this one call it."""
-    FORMATS[architecture] = saving
+FORMATS: dict[str, Format] = {}  # by what config.json calls their models; rooms above this one add to it
 
 
 class Pretrained(ModelHubMixin, library_name="tcpvit", license="apache-2.0", tags=["tcp-vit", "c-product"]):
@@ -56,6 +56,7 @@ class Pretrained(ModelHubMixin, library_name="tcpvit", license="apache-2.0", tag
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         ARCHITECTURES[cls.__name__] = cls
+        _let_trainer_set(cls.config_class)
 
     def _save_pretrained(self, save_directory: Path) -> None:
         assert isinstance(self, nn.Module)
@@ -88,6 +89,16 @@ class Pretrained(ModelHubMixin, library_name="tcpvit", license="apache-2.0", tag
         return model.eval()
 
 
+def _let_trainer_set(config_class: Any) -> None:
+    """Let transformers' Trainer write its words on a config, whose fields stay frozen; nobody reads or saves them."""
+    frozen = config_class.__setattr__
+
+    def set_attribute(config: Any, name: str, value: Any) -> None:
+        (object.__setattr__ if name in OF_TRAINER else frozen)(config, name, value)
+
+    config_class.__setattr__ = set_attribute
+
+
 def save_pretrained(model: nn.Module, folder: str | Path) -> None:
     """Write `config.json` and `model.safetensors` of a model of this library, or of a converted one, into `folder`."""
     if isinstance(model, Pretrained):
@@ -103,7 +114,7 @@ def from_pretrained(folder: str | Path, *, model: nn.Module | None = None, **dow
     """
     content = read_config(_fetch(str(folder), CONFIG, download))
     if saving := FORMATS.get(content["architecture"]):
-        return saving.load(content["options"], _fetch(str(folder), WEIGHTS, download), model)
+        return saving.load(content["options"], lambda name: _fetch(str(folder), name, download), model)
     if model is not None:
         raise ValueError(f"{folder} holds a {content['architecture']}, which is built by itself; leave model= out")
     return Pretrained.from_pretrained(folder, **download)
@@ -146,6 +157,8 @@ def read_config(path: Path) -> dict[str, Any]:
         content = json.loads(path.read_text())
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is no JSON file ({error}); save the model again") from error
+    if _is_by_transformers(content):
+        return {"library": "tcpvit", "architecture": "transformers", "options": content}
     if not isinstance(content, dict) or content.get("library") != "tcpvit":
         raise ValueError(f"{path} does not describe a tcpvit model; was it written by another library?")
     known = sorted([*ARCHITECTURES, *FORMATS])
@@ -155,6 +168,12 @@ def read_config(path: Path) -> dict[str, Any]:
             f"models are loaded by tcpvit.from_pretrained"
         )
     return content
+
+
+def _is_by_transformers(content: Any) -> bool:
+    """Whether transformers wrote it for a model that `tensorize_` converted."""
+    noted = content.get("quantization_config") if isinstance(content, dict) else None
+    return isinstance(noted, dict) and noted.get("quant_method") == METHOD
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
@@ -172,14 +191,18 @@ def fit_weights(model: nn.Module, weights: dict[str, Tensor], path: Path) -> Non
         for name in expected
         if name in weights and weights[name].shape != expected[name].shape
     ]
-    problems += _bad_values(weights, expected)
-    if problems:
-        more = f" and {len(problems) - 5} more" if len(problems) > 5 else ""
-        raise ValueError(f"the weights of {path} do not fit the model: {'; '.join(problems[:5])}{more}")
+    refuse_weights([*problems, *_bad_values(weights, expected)], path)
     dtypes = {tensor.dtype for tensor in weights.values() if tensor.is_floating_point()}
     if len(dtypes) == 1:
         model.to(dtypes.pop())
     model.load_state_dict(weights)
+
+
+def refuse_weights(problems: list[str], path: Path) -> None:
+    """Raise if there are problems with the weights of `path`."""
+    if problems:
+        more = f" and {len(problems) - 5} more" if len(problems) > 5 else ""
+        raise ValueError(f"the weights of {path} do not fit the model: {'; '.join(problems[:5])}{more}")
 
 
 def _bad_values(weights: dict[str, Tensor], expected: dict[str, Tensor]) -> list[str]:

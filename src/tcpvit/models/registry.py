@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tcpvit.algebra.transforms import Transform
 from tcpvit.errors import did_you_mean
+from tcpvit.layers.bands import GIVEN
 from tcpvit.layers.transform import STORED
 from tcpvit.models.config import override
 from tcpvit.models.presets import PRESETS
@@ -46,7 +47,9 @@ def model_config(name: str, **options: Any) -> Any:
 
 
 def create_model(name: str, *, pretrained: bool = False, **options: Any) -> Any:
-    """Build a preset; `options` are fields of its config, and `transform` may also be a Transform or a matrix.
+    """Build a preset; `options` are fields of its config.
+
+    `transform` may also be a Transform or a matrix, and `band_basis` a matrix of rows such as principal axes.
 
     `pretrained` loads the weights that come with the package (see `list_pretrained`); of the options only `num_classes`
     goes with it, and means a new head.
@@ -56,10 +59,10 @@ def create_model(name: str, *, pretrained: bool = False, **options: Any) -> Any:
     """
     if pretrained:
         return _load_pretrained(name, **options)
-    named, transform = _name_transform(options)
+    named, given = _name_matrices(options)
     config = model_config(name, **named)
     model: Any = architecture_of(config)
-    return model(config) if transform is None else model(config, transform)
+    return model(config, **given)
 
 
 def _load_pretrained(name: str, num_classes: int | None = None, **options: Any) -> Any:
@@ -71,19 +74,24 @@ def _load_pretrained(name: str, num_classes: int | None = None, **options: Any) 
     return model
 
 
-def _name_transform(options: Mapping[str, Any]) -> tuple[dict[str, Any], Transform | Tensor | None]:
-    """The options with a transform called by its name, and the transform itself if one is given."""
-    named, given = dict(options), None
+def _name_matrices(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The options with transforms and bases called by their names, and those that are given as objects."""
+    named: dict[str, Any] = dict(options)
+    given: dict[str, Any] = {}
     for key, value in options.items():
         if isinstance(value, Mapping):
-            named[key], inner = _name_transform(value)
-            given = inner if given is None else given
+            named[key], inner = _name_matrices(value)
+            given = inner | given
         elif key == "transform" and isinstance(value, Transform | Tensor):
-            label, given = getattr(value, "name", "matrix"), value
+            label, given[key] = getattr(value, "name", "matrix"), value
             named[key] = label if label in (*STORED, "learned") else "matrix"
         elif key == "transform" and value in STORED:
             how = "algebra.data_driven(images) or the matrix itself" if value == "data_driven" else "the matrix itself"
             raise ValueError(f"transform={value!r} needs its matrix: pass {how}")
+        elif key == "band_basis" and isinstance(value, Tensor):
+            named[key], given[key] = GIVEN, value
+        elif key == "band_basis" and value == GIVEN:
+            raise ValueError(f"band_basis={GIVEN!r} needs its matrix: pass the principal axes, (kept, bands)")
     return named, given
 
 

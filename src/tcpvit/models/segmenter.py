@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -11,10 +11,11 @@ from torch.nn import functional as F
 
 from tcpvit.algebra.transforms import Transform
 from tcpvit.layers.conv import init_conv_
-from tcpvit.models.config import ViTConfig, check_keys
+from tcpvit.models.config import ViTConfig
 from tcpvit.models.decoder import Decoder, DecoderConfig
 from tcpvit.models.pretrained import Pretrained
 from tcpvit.models.vit import FUSED, VisionTransformer
+from tcpvit.validation import Count, checked, dataclass
 
 DENSE = DecoderConfig()  # the paper's
 
@@ -30,11 +31,9 @@ class SegmenterConfig:
 
     backbone: ViTConfig
     decoder: DecoderConfig = DENSE
-    num_classes: int = 2
+    num_classes: Count = 2
 
     def __post_init__(self) -> None:
-        if self.num_classes < 1:
-            raise ValueError(f"a segmenter has at least 1 class, got num_classes={self.num_classes}")
         if self.backbone.num_classes:
             raise ValueError(f"the backbone of a segmenter has num_classes=0, got {self.backbone.num_classes}")
         self.decoder.check_tube(self.backbone.width, self.decoder_tube)
@@ -75,9 +74,7 @@ class SegmenterConfig:
     @classmethod
     def from_dict(cls, options: Mapping[str, Any]) -> SegmenterConfig:
         """From JSON; an unknown key is an error that names the nearest one."""
-        check_keys(options, cls)
-        parts: dict[str, Any] = {"backbone": ViTConfig, "decoder": DecoderConfig}
-        return cls(**{key: parts[key].from_dict(value) if key in parts else value for key, value in options.items()})
+        return checked(dict(options), cls, "")
 
 
 class EncoderDecoder(nn.Module):

@@ -7,7 +7,7 @@ same in all stages, and there is one transform on the way in and one on the way 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,13 +15,15 @@ from torch import Tensor, nn
 
 from tcpvit.algebra.transforms import Transform
 from tcpvit.layers import Block, HatTransform, PatchEmbed, TBlock, TLayerNorm, TLinear, TPatchEmbed
-from tcpvit.layers.attention import check_heads
+from tcpvit.layers.attention import AttentionKind, check_heads
+from tcpvit.layers.block import ActivationDomain
 from tcpvit.layers.embed import image_grid
 from tcpvit.layers.norm import EPS
 from tcpvit.layers.window import PatchMerging, TWindowAttention, WindowAttention
-from tcpvit.models.config import EncoderConfig, check_common
+from tcpvit.models.config import EncoderConfig, Kind, Ratio, check_common
 from tcpvit.models.pretrained import Pretrained
 from tcpvit.models.vit import chosen_indices, init_dense, new_head
+from tcpvit.validation import Count, Flag, Listed, Maybe, Natural, Rate, Size, Text, Words, dataclass
 
 
 @dataclass(frozen=True)
@@ -32,30 +34,29 @@ class SwinConfig(EncoderConfig):
     [(56, 56), (28, 28), (14, 14), (7, 7)]
     """
 
-    kind: str
-    img_size: int | tuple[int, int] = 224
-    patch_size: int = 4
-    in_chans: int = 3
-    num_classes: int = 1000
-    embed_dim: int = 96
-    depths: tuple[int, ...] = (2, 2, 6, 2)
-    num_heads: tuple[int, ...] = (3, 6, 12, 24)  # TCP: heads in each slice
-    window_size: int = 7  # a stage whose grid is smaller has one window
-    mlp_ratio: float = 4.0
-    qkv_bias: bool = True
-    drop_rate: float = 0.0
-    attn_drop_rate: float = 0.0
-    drop_path_rate: float = 0.0  # of the last block, rising linearly from 0
+    kind: Kind
+    img_size: Size = 224
+    patch_size: Count = 4
+    in_chans: Count = 3
+    num_classes: Natural = 1000
+    embed_dim: Count = 96
+    depths: Listed[tuple[Count, ...]] = (2, 2, 6, 2)
+    num_heads: Listed[tuple[Count, ...]] = (3, 6, 12, 24)  # TCP: heads in each slice
+    window_size: Count = 7  # a stage whose grid is smaller has one window
+    mlp_ratio: Ratio = 4.0
+    qkv_bias: Flag = True
+    drop_rate: Rate = 0.0
+    attn_drop_rate: Rate = 0.0
+    drop_path_rate: Rate = 0.0  # of the last block, rising linearly from 0
     # From here on TCP only.
-    tube: int | None = None  # C; None: the image's channels
-    transform: str = "dct"
-    attention: str = "slice"
-    activation_domain: str = "transform"
-    coupling: tuple[str, ...] = ()
+    tube: Maybe[Count] = None  # C; None: the image's channels
+    transform: Text = "dct"
+    attention: AttentionKind = "slice"
+    activation_domain: ActivationDomain = "transform"
+    coupling: Words = ()
 
     def __post_init__(self) -> None:
-        self.check_counts("patch_size", "in_chans", "embed_dim", "window_size")
-        if len(self.depths) != len(self.num_heads) or not self.depths or min(self.depths) < 1:
+        if len(self.depths) != len(self.num_heads) or not self.depths:
             raise ValueError(
                 f"depths and num_heads have one number for each stage, got {self.depths} and {self.num_heads}"
             )

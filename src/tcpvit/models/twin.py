@@ -43,7 +43,8 @@ class DenseTwin(nn.Module):
         config, phi = model.config, model.transform
         C, d, D = config.tube_length, config.d, config.width
         self.patch_size, self.global_pool = config.patch_size, model.global_pool
-        self.patch_embed = PatchEmbed(config.in_chans, config.patch_size, D)
+        self.before = copy.deepcopy(nn.Sequential(model.bands, model.stem))
+        self.patch_embed = PatchEmbed(config.channels, config.patch_size, D)
         _fold(self.patch_embed.proj, *_patch_matrix(model))
         self.embed = TokenEmbedding((1,), model.embed.grid, D, distilled=config.distilled)
         for name, parameter in self.embed.named_parameters():
@@ -58,7 +59,7 @@ class DenseTwin(nn.Module):
     def forward_features(self, images: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, 1+N, D) in the spatial domain, tube fastest."""
         grid = (images.shape[2] // self.patch_size, images.shape[3] // self.patch_size)
-        x = self.embed(self.patch_embed(images), grid)
+        x = self.embed(self.patch_embed(self.before(images)), grid)
         for block in self.blocks:
             x = block(x)
         return self.from_hat(self.norm(x))
@@ -156,9 +157,9 @@ def _proj_matrix(attn: TAttention) -> tuple[Tensor, Tensor]:
 def _patch_matrix(model: VisionTransformer) -> tuple[Tensor, Tensor]:
     """From a flat patch, (P²·in_chans, channel fastest), to the hat slices of its token, end to end."""
     config, P = model.config, model.config.patch_size
-    pixels = P * P * config.in_chans
-    units = torch.eye(pixels).view(pixels, P, P, config.in_chans).permute(0, 3, 1, 2)  # images of one patch
-    offset = model.patch_embed(torch.zeros(1, config.in_chans, P, P))  # (C, 1, 1, d)
+    pixels = P * P * config.channels
+    units = torch.eye(pixels).view(pixels, P, P, config.channels).permute(0, 3, 1, 2)  # images of one patch
+    offset = model.patch_embed(torch.zeros(1, config.channels, P, P))  # (C, 1, 1, d)
     columns = (model.patch_embed(units) - offset).squeeze(2).transpose(0, 1).flatten(1)  # (pixels, C·d)
     return columns.mT, offset.flatten()
 

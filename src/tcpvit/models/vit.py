@@ -2,7 +2,8 @@
 
 The two differ in the layers they are given. Inside, tokens are (B, 1+N, D) for Std-ViT and (C, B, 1+N, d) in the hat
 domain for TCP-ViT; outside, both give (B, 1+N, D) with the tube fastest, D = d·C. With `distilled` either is a DeiT:
-a distillation token stands after the class token, (B, 2+N, D), and has its own head.
+a distillation token stands after the class token, (B, 2+N, D), and has its own head. For scenes of many bands a
+truncated transform of the spectrum comes first, and convolutions by slices (`layers.bands`) may follow it.
 """
 
 from __future__ import annotations
@@ -15,18 +16,21 @@ from torch import Tensor, nn
 
 from tcpvit.algebra.transforms import Transform
 from tcpvit.layers import Block, HatTransform, PatchEmbed, TBlock, TLayerNorm, TokenEmbedding, TPatchEmbed
+from tcpvit.layers.bands import BandDCT, BandStem
 from tcpvit.layers.embed import image_grid
 from tcpvit.layers.fuse import fuse_block_
 from tcpvit.layers.linear import init_weight_
 from tcpvit.layers.norm import EPS
-from tcpvit.models.config import POOLS, ViTConfig
+from tcpvit.models.config import Pool, ViTConfig
 from tcpvit.models.pretrained import Pretrained
 
 FUSED = "a fused model is for inference only; train it before fuse_(), or save it and load it again"
 
 
 class VisionTransformer(Pretrained, nn.Module):
-    """Std-ViT or TCP-ViT, as its config says. `transform` gives a TCP-ViT a transform that no name determines.
+    """Std-ViT or TCP-ViT, as its config says.
+
+    `transform` gives a TCP-ViT a transform that no name determines, `band_basis` its rows of the basis "pca".
 
     >>> model = VisionTransformer(ViTConfig(kind="tcp", img_size=32, patch_size=4))
     >>> model(torch.randn(2, 3, 32, 32)).shape, sum(p.numel() for p in model.parameters())
@@ -36,12 +40,17 @@ class VisionTransformer(Pretrained, nn.Module):
     config_class = ViTConfig
     fused = False
 
-    def __init__(self, config: ViTConfig, transform: Transform | Tensor | None = None):
+    def __init__(
+        self, config: ViTConfig, transform: Transform | Tensor | None = None, band_basis: Tensor | None = None
+    ):
         super().__init__()
         self.config = config
         self.num_classes, self.num_features, self.embed_dim = config.num_classes, config.width, config.width
         self.global_pool, self.num_prefix_tokens = config.global_pool, config.num_prefix_tokens
         self.distilled_training = False
+        basis = config.band_basis if band_basis is None else band_basis
+        self.bands = nn.Identity() if config.kept is None else BandDCT(config.in_chans, config.kept, basis)
+        self.stem = BandStem(config.coefficients, config.stem) if config.stem else nn.Identity()
         if config.kind == "std":
             self._build_std(config)
         else:
@@ -52,7 +61,7 @@ class VisionTransformer(Pretrained, nn.Module):
 
     def _build_std(self, config: ViTConfig) -> None:
         self.transform: HatTransform | None = None
-        self.patch_embed: nn.Module = PatchEmbed(config.in_chans, config.patch_size, config.width)
+        self.patch_embed: nn.Module = PatchEmbed(config.channels, config.patch_size, config.width)
         self.embed = self._token_embedding((1,))
         self.blocks = nn.ModuleList(
             Block(config.width, config.num_heads, **config.block_options(i)) for i in range(config.depth)
@@ -64,7 +73,7 @@ class VisionTransformer(Pretrained, nn.Module):
         self.transform = phi = HatTransform(transform, tube)
         coupling = config.slice_coupling
         self.patch_embed = TPatchEmbed(
-            config.in_chans, config.patch_size, d, phi, config.embedding, share=coupling.shared
+            config.channels, config.patch_size, d, phi, config.embedding, share=coupling.shared
         )
         self.embed = self._token_embedding((tube, 1), shared=coupling.shared)
         self.blocks = nn.ModuleList(
@@ -123,7 +132,7 @@ class VisionTransformer(Pretrained, nn.Module):
     def _to_tokens(self, images: Tensor) -> Tensor:
         """Embedded tokens in the encoder's own layout."""
         grid = self._grid(images)
-        return self.embed(self.patch_embed(images), grid)
+        return self.embed(self.patch_embed(self.stem(self.bands(images))), grid)
 
     def _from_hat(self, x: Tensor) -> Tensor:
         """From the encoder's layout to (B, 1+N, D)."""
@@ -162,7 +171,7 @@ class VisionTransformer(Pretrained, nn.Module):
             if i in take:
                 tokens = self._from_hat(self.norm(x) if norm else x)
                 prefix, patches = tokens.tensor_split([self.num_prefix_tokens], dim=1)
-                maps = patches.mT.unflatten(-1, grid) if output_fmt == "NCHW" else patches
+                maps = patches.transpose(-1, -2).unflatten(-1, grid) if output_fmt == "NCHW" else patches
                 found.append((maps, prefix) if return_prefix_tokens else maps)
         return found if intermediates_only else (self._from_hat(self.norm(x)), found)
 
@@ -206,11 +215,9 @@ class VisionTransformer(Pretrained, nn.Module):
         """The head, or the two heads of a distilled ViT."""
         return self.head if self.head_dist is None else (self.head, self.head_dist)
 
-    def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
+    def reset_classifier(self, num_classes: int, global_pool: Pool | None = None) -> None:
         """A new head for `num_classes` (0: none), and another pooling if given."""
-        pool = self.global_pool if global_pool is None else global_pool
-        if pool not in POOLS:
-            raise ValueError(f"global_pool is one of {POOLS}, got {pool!r}")
+        pool = global_pool or self.config.global_pool
         self.config = replace(self.config, num_classes=num_classes, global_pool=pool)
         self.num_classes, self.global_pool = num_classes, pool
         at = next(self.norm.parameters())

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, Literal, get_args, get_type_hints
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
+from typing import Annotated, Any, ClassVar, Literal
 
+from annotated_types import Ge
 from torch import Tensor, nn
 
 from tcpvit.algebra.transforms import Transform
-from tcpvit.errors import did_you_mean
+from tcpvit.layers.attention import AttentionKind
+from tcpvit.layers.block import ActivationDomain
 from tcpvit.layers.transform import HatTransform
+from tcpvit.validation import Count, Flag, Natural, Patterns, checked, dataclass, unknown_option
 
 Init = Literal["project", "fresh"]
 Convs = Literal["none", "pointwise", "patch", "all"]
 Arrange = Literal["none", "inside", "all"]
-Attention = Literal["slice", "joint"]
-ActivationDomain = Literal["transform", "spatial"]
 Norm = Literal["slice", "token"]
 
 
@@ -26,17 +27,11 @@ class Conversion:
 
     mode: ClassVar[str]  # what `tensorize_(model, mode=...)`, the command line and config.json call the method
 
-    tube: int = 3
+    tube: Annotated[Count, Ge(2)] = 3
     transform: str | Transform | Tensor = "dct"
     init: Init = "project"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.tube, int) or self.tube < 2:
-            raise ValueError(f"the tube is a whole number of at least 2, got {self.tube!r}")
-        for name, hint in get_type_hints(type(self)).items():
-            known = get_args(hint)
-            if known and all(isinstance(word, str) for word in known) and getattr(self, name) not in known:
-                raise ValueError(f"{name} is one of {', '.join(known)}, got {getattr(self, name)!r}")
         found = HatTransform(self.transform, self.tube)
         if self.init == "project" and not found.is_orthogonal:
             raise ValueError(
@@ -58,10 +53,7 @@ class Conversion:
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Any:
         """From what `to_dict` gave."""
-        for name in content:
-            if name not in (known := ["mode", *cls.options()]):
-                raise ValueError(f"{cls.__name__} has no field {name!r}{did_you_mean(name, known)}")
-        return cls(**{name: value for name, value in content.items() if name != "mode"})
+        return checked({name: value for name, value in content.items() if name != "mode"}, cls, "")
 
 
 @dataclass(frozen=True)
@@ -87,20 +79,14 @@ class TensorizeConfig(Conversion):
 
     mode = "drop_in"
 
-    include: Sequence[str] = ()
-    exclude: Sequence[str] = ()
+    include: Patterns = ()
+    exclude: Patterns = ()
     filter_fn: Callable[[nn.Module, str], bool] | None = None
-    min_features: int = 0
-    heads: bool = False
+    min_features: Natural = 0
+    heads: Flag = False
     convs: Convs = "none"
     arrange: Arrange = "inside"
-    strict: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("include", "exclude"):
-            value = getattr(self, name)
-            object.__setattr__(self, name, (value,) if isinstance(value, str) else tuple(value))
+    strict: Flag = False
 
 
 @dataclass(frozen=True)
@@ -118,7 +104,7 @@ class EncoderConfig(Conversion):
 
     mode = "encoder"
 
-    attention: Attention = "slice"
+    attention: AttentionKind = "slice"
     activation_domain: ActivationDomain = "transform"
     norm: Norm = "slice"
 
@@ -157,7 +143,7 @@ def _check_options(method: type[Conversion], options: Mapping[str, Any]) -> None
                 f"{method.__name__} (mode={method.mode!r}) does not use"
             )
         if name not in known:
-            raise ValueError(f"{name!r} is no option of {method.__name__}{did_you_mean(name, known)}")
+            raise unknown_option(name, method)
 
 
 def read_config(content: Mapping[str, Any]) -> TensorizeConfig | EncoderConfig:

@@ -19,10 +19,11 @@ from tcpvit.models.pretrained import ENCODER_NOTE
 from tcpvit.progress import Progress
 from tcpvit.tensorize.arrange import arrange_
 from tcpvit.tensorize.config import EncoderConfig, TensorizeConfig, make_config
-from tcpvit.tensorize.drop_ins import Errors, TubalMultiheadAttention, densified, tensorized
+from tcpvit.tensorize.drop_ins import Errors, densified, tensorized
 from tcpvit.tensorize.encoder import HatEncoder, convert_encoder
 from tcpvit.tensorize.find import Site, find_sites, maps_of, shapes_of
 from tcpvit.tensorize.flops import Example, faster_dense, try_to_count
+from tcpvit.tensorize.record import drop_ins_of, note_in_config
 from tcpvit.tensorize.report import DONE, LayerRow, Report
 
 HOOKS = (
@@ -68,6 +69,7 @@ def tensorize_(
     before = count_parameters(model)
     flops, why_not = try_to_count(model, example)
     rows, gain, notes = convert(model, config, example, progress)
+    note_in_config(model)
     flops_after = None
     if flops is not None:
         flops_after, why_not = try_to_count(model, example)
@@ -127,17 +129,6 @@ def materialize_(model: nn.Module) -> nn.Module:
     Which these are follows from `faster_dense`; the report of `tensorize_` notes them. Returns the model.
     """
     return _densify(model, {name: module for name, module in drop_ins_of(model).items() if faster_dense(module)})
-
-
-def drop_ins_of(model: nn.Module) -> dict[str, nn.Module]:
-    """The drop-ins in a model by name; the projections inside an attention belong to it."""
-    found: dict[str, nn.Module] = {}
-    inside: set[int] = set()
-    for name, module in model.named_modules():
-        if isinstance(module, TubalLinear | TubalMultiheadAttention) and id(module) not in inside:
-            found[name] = module
-            inside |= {id(part) for part in module.modules()}
-    return found
 
 
 @dataclass
@@ -211,6 +202,7 @@ def _densify(model: nn.Module, drop_ins: Mapping[str, nn.Module]) -> nn.Module:
         adopt(old, new)
         made[id(old)] = new
     replace_modules(model, made)
+    note_in_config(model)
     return model
 
 

@@ -166,6 +166,13 @@ def is_conv1d(module: object) -> bool:
     return type(module).__name__ == "Conv1D" and hasattr(module, "nf")
 
 
+def is_of_transformers(module: nn.Module) -> bool:
+    """Whether it is a model of transformers, with a config and a `save_pretrained` of its own."""
+    return any(
+        c.__name__ == "PreTrainedModel" and c.__module__.startswith("transformers.") for c in type(module).__mro__
+    )
+
+
 def head_count(attention: nn.Module) -> int | None:
     """How many heads an attention says that it has, or a module in it."""
     counts = (getattr(module, name, None) for module in attention.modules() for name in HEAD_COUNT)
@@ -290,16 +297,16 @@ class Unfit(ValueError):
     """A block that cannot be taken into the hat domain; its text says what of it."""
 
 
-def class_name(module: object) -> str:
-    """The full name of its class."""
-    return f"{type(module).__module__}.{type(module).__qualname__}"
+def full_name(cls: type) -> str:
+    """The name of a class with that of its module."""
+    return f"{cls.__module__}.{cls.__qualname__}"
 
 
 def find_encoders(model: nn.Module) -> dict[str, tuple[nn.Module, Family]]:
     """The modules of `model` that hold blocks of a known family, by name; classes made from a known one count."""
     found = {}
     for name, module in model.named_modules():
-        for known in {f"{c.__module__}.{c.__qualname__}" for c in type(module).__mro__} & FAMILIES.keys():
+        for known in set(map(full_name, type(module).__mro__)) & FAMILIES.keys():
             found[name] = (module, FAMILIES[known])
     return found
 
@@ -314,7 +321,7 @@ def read_blocks(holder: nn.Module, family: Family) -> list[Parts]:
     parts = []
     for i, block in enumerate(blocks):
         name = f"{family.blocks}.{i}"
-        if class_name(block) != family.block:
+        if full_name(type(block)) != family.block:
             raise Unfit(f"{name} is a {type(block).__name__}, not a {family.block.rpartition('.')[2]}")
         try:
             parts.append(_read(block, family))
@@ -325,7 +332,7 @@ def read_blocks(holder: nn.Module, family: Family) -> list[Parts]:
 
 def _read(block: nn.Module, family: Family) -> Parts:
     for path, known in family.classes.items():
-        if class_name(part := attrgetter(path)(block)) != known:
+        if full_name(type(part := attrgetter(path)(block))) != known:
             raise Unfit(f"it has a {type(part).__name__} where {known} was expected")
     for path, words in family.absent.items():
         owner, _, last = path.rpartition(".")

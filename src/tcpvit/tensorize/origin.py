@@ -8,6 +8,7 @@ built: `build` notes it; for others the nearest guess is built and compared part
 from __future__ import annotations
 
 import contextlib
+import copy
 import inspect
 import json
 from collections.abc import Iterator, Sequence
@@ -21,15 +22,14 @@ from tcpvit.analysis.dry_run import find_example
 from tcpvit.errors import nearest
 from tcpvit.models.pretrained import ARCHITECTURES, Pretrained
 from tcpvit.models.registry import create_model, list_models
-from tcpvit.tensorize.convert import drop_ins_of
 from tcpvit.tensorize.libraries import REFUSALS
-from tcpvit.tensorize.origin_rules import check_origin, import_library
+from tcpvit.tensorize.origin_rules import LABELS, RECORDS, check_origin, import_library
+from tcpvit.tensorize.record import drop_ins_of, write_note
 from tcpvit.training.evaluation import unwrapped
 
 NOTE = "tcpvit_origin"  # the attribute in which `build` notes what it did
 OLDEST_TIMM = "1.0.26"  # loads checkpoints as weights only, 1.0.20 ran what their pickles said
 OF_WEIGHTS = ("pretrained", "weights", "weights_backbone", "checkpoint_path", "cache_dir", "progress")
-OF_RECORDS = ("_name_or_path", "architectures", "transformers_version", "task_specific_params")  # build nothing
 Origin = dict[str, Any]
 
 
@@ -77,9 +77,24 @@ def rebuild(origin: Any) -> nn.Module:
     check_origin(origin)
     if origin["library"] == "timm":
         _check_timm_version()
-    try:
+    with _one_sentence(origin):
         return _rebuild(**origin)
-    except Exception as error:  # a library may refuse numbers that do not fit each other in any way
+
+
+def class_and_config(origin: Any) -> tuple[Any, Any]:
+    """The class of a model of transformers and its config, from an origin that nobody trusts."""
+    check_origin(origin)
+    cls = getattr(import_library("transformers"), origin["name"])
+    with _one_sentence(origin):
+        return cls, cls.config_class.from_dict(_without_records(origin["options"]))
+
+
+@contextlib.contextmanager
+def _one_sentence(origin: Origin) -> Iterator[None]:
+    """Numbers that do not fit each other are an error of any class: transformers has one that is a bare Exception."""
+    try:
+        yield
+    except Exception as error:
         said = str(error).strip().partition("\n")[0] or type(error).__name__
         raise ValueError(
             f"{origin['library']} cannot build the {origin['name']} that config.json describes ({said}); save the "
@@ -97,7 +112,8 @@ def _told(model: nn.Module) -> Origin | None:
     if isinstance(model, Pretrained):
         return {"library": "tcpvit", "name": type(model).__name__, "options": model.config.to_dict()}
     if type(model).__module__.partition(".")[0] == "transformers":
-        config: Any = model.config
+        config: Any = copy.copy(model.config)
+        write_note(config, [])
         return {"library": "transformers", "name": type(model).__name__, "options": _without_records(config.to_dict())}
     return None
 
@@ -105,9 +121,9 @@ def _told(model: nn.Module) -> Origin | None:
 def _without_records(options: dict[str, Any]) -> dict[str, Any]:
     """A config of transformers without the notes of where it was and who wrote it, in the configs within it too."""
     return {
-        key: _without_records(value) if isinstance(value, dict) and key not in ("id2label", "label2id") else value
+        key: _without_records(value) if isinstance(value, dict) and key not in LABELS else value
         for key, value in options.items()
-        if key not in OF_RECORDS
+        if key not in RECORDS
     }
 
 
@@ -140,7 +156,7 @@ def _rebuild(library: str, name: str, options: dict[str, Any]) -> nn.Module:
         return architecture(architecture.config_class.from_dict(options))
     if library == "transformers":
         cls = getattr(import_library("transformers"), name)
-        return cls(cls.config_class.from_dict(options))
+        return cls(cls.config_class.from_dict(_without_records(options)))
     model = _create(library, name, {**options, **_without_fetching(library, name)})
     setattr(model, NOTE, {"library": library, "name": name, "options": options})
     return model

@@ -37,10 +37,11 @@ TORCHVISION_NUMBERS = re.compile(
     r"aux_logits|aux_loss|transform_input|init_weights|growth_rate|num_init_features"
 )
 
+# What configs of transformers say of themselves: it builds nothing, and is taken out before anything is built.
+RECORDS = ("_name_or_path", "architectures", "transformers_version", "task_specific_params")
 LABELS = ("id2label", "label2id")  # texts of any kind, which nothing is looked up by
 FORMS = {  # strings of transformers that are no plain words
     "model_type": re.compile(r"[\w.-]{0,64}"),
-    "transformers_version": re.compile(r"\d[\w.+]{0,30}"),
     "dtype": re.compile(r"b?float16|float32|float64"),
     "torch_dtype": re.compile(r"b?float16|float32|float64"),
 }
@@ -128,7 +129,7 @@ def _check_config(config_class: Any, options: dict[str, Any], depth: int = 1) ->
     if "backbone_config" in declared and not isinstance(options.get("backbone_config"), dict):
         raise _refused("leaves the backbone of its model to transformers, which may fetch one")
     for key, value in options.items():
-        if value is None or value == "":  # names nothing
+        if value is None or value == "" or key in RECORDS:  # names nothing
             continue
         _check_key("transformers", key, key.isidentifier() and not SWITCHES.fullmatch(key))
         if key in LABELS:

@@ -122,3 +122,6 @@ class Report:
 
     def __str__(self) -> str:
         return render([self.table()], "text")
+
+    def _repr_html_(self) -> str:
+        return render([self.table()], "html")

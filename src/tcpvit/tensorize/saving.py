@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import json
 import warnings
 from pathlib import Path
@@ -13,28 +12,19 @@ from torch import Tensor, nn
 
 from tcpvit.algebra.transforms import LearnedTransform
 from tcpvit.files import write_atomically
-from tcpvit.layers.linear import TubalLinear
-from tcpvit.models.pretrained import (
-    CONFIG,
-    ENCODER_NOTE,
-    WEIGHTS,
-    Format,
-    fit_weights,
-    is_converted,
-    read_weights,
-    register_format,
-)
-from tcpvit.tensorize.config import TensorizeConfig, read_config
-from tcpvit.tensorize.convert import convert, drop_ins_of
-from tcpvit.tensorize.drop_ins import TubalMultiheadAttention
+from tcpvit.models.pretrained import CONFIG, FORMATS, WEIGHTS, Fetch, Format, fit_weights, is_converted, read_weights
+from tcpvit.tensorize.config import read_config
+from tcpvit.tensorize.convert import convert
 from tcpvit.tensorize.origin import origin_of, rebuild
+from tcpvit.tensorize.origin_rules import import_library
+from tcpvit.tensorize.record import conversions_of
 
 CONVERTED = "tensorized"  # what config.json calls models that `tensorize_` converted, ours or foreign
 
 
 def save(model: nn.Module, folder: Path) -> None:
     """Write `config.json` and `model.safetensors` of a converted model into `folder`."""
-    conversions = _conversions(model)
+    conversions = conversions_of(model)
     origin = origin_of(model)
     if origin is None:
         warnings.warn(
@@ -51,8 +41,9 @@ def save(model: nn.Module, folder: Path) -> None:
     write_atomically(folder / CONFIG, f"{text}\n".encode())
 
 
-def load(options: dict[str, Any], weights: Path, model: nn.Module | None = None) -> nn.Module:
+def load(options: dict[str, Any], fetch: Fetch, model: nn.Module | None = None) -> nn.Module:
     """The model that `save` wrote, in eval mode; `model` is one built as the original was, where that is not known."""
+    weights = fetch(WEIGHTS)
     if model is None:
         if options.get("origin") is None:
             raise ValueError(
@@ -70,18 +61,14 @@ def load(options: dict[str, Any], weights: Path, model: nn.Module | None = None)
     return model
 
 
-def _conversions(model: nn.Module) -> list[dict[str, Any]]:
-    """The configs that bring a model built anew into this one's form; weights are drawn, then loaded."""
-    encoder = [{**getattr(model, ENCODER_NOTE), "init": "fresh"}] if hasattr(model, ENCODER_NOTE) else []
-    layers: dict[tuple[int, str], list[str]] = {}
-    for name, module in drop_ins_of(model).items():
-        layer: Any = module.out_proj if isinstance(module, TubalMultiheadAttention) else module
-        assert isinstance(layer, TubalLinear)
-        layers.setdefault((layer.tube, layer.transform.name), []).append(glob.escape(name))
-    return encoder + [
-        TensorizeConfig(tube, transform, init="fresh", include=names, heads=True, convs="all").to_dict()
-        for (tube, transform), names in layers.items()
-    ]
+def load_by_transformers(content: dict[str, Any], fetch: Fetch, model: nn.Module | None = None) -> nn.Module:
+    """The model that transformers saved, as its Trainer does, in eval mode; `content` is its config.json."""
+    if model is not None:
+        raise ValueError("a model that transformers saved says how it is built; leave model= out")
+    import_library("transformers")
+    from tcpvit.tensorize.transformers import load_saved  # here, because importing transformers takes its time
+
+    return load_saved(content, fetch)
 
 
 def _once(model: nn.Module) -> dict[str, Tensor]:
@@ -110,4 +97,5 @@ def _shared_with(model: nn.Module, weights: dict[str, Tensor]) -> dict[str, Tens
     return {name: given[id(tensor)] for name, tensor in state.items() if id(tensor) in given}
 
 
-register_format(CONVERTED, Format(is_converted, save, load))
+FORMATS[CONVERTED] = Format(is_converted, save, load)
+FORMATS["transformers"] = Format(lambda _: False, save, load_by_transformers)

@@ -11,12 +11,11 @@ from torch import nn
 from tcpvit import algebra
 from tcpvit.data import IGNORE, Batches, Images, ImageSet, Splits, load_dataset
 from tcpvit.data.mask_classes import MASK_VALUES_HINT
-from tcpvit.data.registry import typed_options as typed_data_options
 from tcpvit.models import SegmenterConfig, create_model, model_config
 from tcpvit.progress import Progress
 from tcpvit.training.finetune import start_from
 from tcpvit.training.recipe import DataRecipe, Recipe
-from tcpvit.typed import typed_fields
+from tcpvit.validation import within
 
 TRANSFORM_IMAGES = 10_000  # images that a data-driven transform is computed from
 
@@ -26,8 +25,10 @@ def load_splits(data: DataRecipe, progress: Progress | None = None) -> Splits:
     for key in ("name", "root", "image_size"):
         if key in data.options:
             raise ValueError(f"data.options.{key} should be data.{key}")
-    options = typed_data_options(data.name, data.options)
-    return load_dataset(data.name, data.root, image_size=data.image_size, progress=progress, **options)
+    if "progress" in data.options:
+        raise ValueError(f"{data.name} has no option 'progress'")
+    with within("data.options"):
+        return load_dataset(data.name, data.root, image_size=data.image_size, progress=progress, **data.options)
 
 
 def check_masks(splits: Splits) -> None:
@@ -61,9 +62,9 @@ def _has_masks(part: Images) -> TypeGuard[ImageSet]:
 
 def build_model(recipe: Recipe, train: Images) -> nn.Module:
     """The recipe's model for the classes and images of `train`, weights drawn by its seed or pretrained."""
-    options = typed_fields(recipe.model.options, type(model_config(recipe.model.name)), "model.options")
-    options = _with_channels(options, recipe.model.name, train)
-    config = model_config(recipe.model.name, **options)
+    options = _with_channels(recipe.model.options, recipe.model.name, train)
+    with within("model.options"):
+        config = model_config(recipe.model.name, **options)
     classes = options.setdefault("num_classes", len(train.classes))
     if classes != len(train.classes):
         raise ValueError(
@@ -78,15 +79,15 @@ def build_model(recipe: Recipe, train: Images) -> nn.Module:
     return model
 
 
-def _with_channels(options: dict[str, Any], name: str, train: Images) -> dict[str, Any]:
+def _with_channels(options: Mapping[str, Any], name: str, train: Images) -> dict[str, Any]:
     """The options with as many input channels as the images have, unless they name a number."""
     channels = train.image_shape[0]
     config = model_config(name)
     if config.in_chans == channels:
-        return options
+        return dict(options)
     if isinstance(config, SegmenterConfig):
-        return options | {"backbone": {"in_chans": channels} | dict(options.get("backbone", {}))}
-    return {"in_chans": channels} | options
+        return {**options, "backbone": {"in_chans": channels} | dict(options.get("backbone", {}))}
+    return {"in_chans": channels, **options}
 
 
 def check_fit(name: str, config: Any, data: Images) -> None:

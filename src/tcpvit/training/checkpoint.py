@@ -30,6 +30,7 @@ def write_checkpoint(path: Path, tensors: Mapping[str, Tensor], state: Mapping[s
     """Write tensors and a JSON-ready state, with their checksum."""
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     text = json.dumps(state)
+    path.parent.mkdir(exist_ok=True)  # it may have been removed since the run began
     write_atomically(path, save(tensors, {"state": text, "sha256": _digest(tensors, text)}))
 
 

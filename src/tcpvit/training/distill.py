@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tcpvit.data import Splits
+from tcpvit.displays import default_display
 from tcpvit.files import read_json
 from tcpvit.layers.linear import TubalLinear
 from tcpvit.models.pretrained import ENCODER_NOTE
@@ -67,7 +68,7 @@ def distill(
         about: JSON-ready facts to keep with the run, as how the student was made; if they have changed, the run is not
             resumed.
         overwrite: replace a run in the folder.
-        progress: what shows the progress.
+        progress: what shows the run, by default on stderr or in the notebook.
     """
     _check_arguments(teacher, student, temperature, hard, features)
     recipe = recipe or Recipe()
@@ -86,7 +87,7 @@ def distill(
         check_distilled(folder, recipe, facts)
     loss = DistillationLoss(temperature, hard, features, strict=layers is not None)
     task = DistilledClassification(len(data.train.classes), distillation=loss)
-    with loss.attached(teacher, student, pairs), _resumed_by_repeating(progress or Progress()) as shown:
+    with loss.attached(teacher, student, pairs), _resumed_by_repeating(progress or default_display()) as shown:
         if RunFolder(folder).exists and not overwrite:
             result = resume(folder, splits=data, model=student, task=task, progress=shown)
         else:

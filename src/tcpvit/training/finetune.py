@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tcpvit.files import expand_user
 from tcpvit.layers.embed import TokenEmbedding
 from tcpvit.models.pretrained import Pretrained, from_pretrained
 from tcpvit.models.zoo import pretrained_folder
@@ -32,7 +33,7 @@ def start_from(model: nn.Module, name: str, pretrained: bool | str) -> None:
 
 
 def _weights_of(pretrained: str) -> Path:
-    folder = Path(pretrained).expanduser()
+    folder = expand_user(pretrained)
     if not folder.is_dir():
         raise ValueError(
             f"model.pretrained is true, or the folder of a run or of a saved model; there is no folder {pretrained!r}"

@@ -12,8 +12,8 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 from pathlib import Path, PureWindowsPath
 from typing import IO, Any
@@ -21,6 +21,7 @@ from typing import IO, Any
 import torch
 
 import tcpvit
+from tcpvit.errors import Resumable
 from tcpvit.files import (
     TEMPORARY,
     open_unlinked,
@@ -30,6 +31,7 @@ from tcpvit.files import (
     write_atomically,
     write_json,
 )
+from tcpvit.layers.kernels.build import kernels_enabled
 from tcpvit.progress import Row
 from tcpvit.training.recipe import Recipe, load_recipe
 
@@ -38,6 +40,7 @@ DISTILLATION = "distillation.json"  # what the recipe of a distilled model does 
 FILES = (CONFIG, "environment.json", "data.json", "metrics.csv", "gradients.csv", "result.json", DISTILLATION)
 FOLDERS = ("checkpoints", "best", "last", "tensorboard", "figures")
 LOCK = ".lock"
+SAME_BITS = ("tcpvit", "torch", "device", "processes", "threads", "kernels")  # of a session: what rounding depends on
 
 
 class Busy(ValueError):
@@ -115,6 +118,11 @@ class RunFolder:
             )
         write_json(path, indices)
 
+    @property
+    def has_metrics(self) -> bool:
+        """Whether an epoch was completed."""
+        return (self.path / "metrics.csv").is_file()
+
     def read_metrics(self) -> list[Row]:
         """A row for each epoch, without the columns that it leaves empty."""
         rows = csv.DictReader((self.path / "metrics.csv").read_text(encoding="utf-8").splitlines())
@@ -129,15 +137,24 @@ class RunFolder:
         writer.writerows(rows)
         self.write(name, text.getvalue())
 
-    def add_session(self, device: torch.device, step: int, processes: int = 1) -> None:
-        """Add this start or resumption to environment.json."""
+    def add_session(self, device: torch.device, step: int, processes: int = 1) -> list[str]:
+        """Add this start or resumption to environment.json; what changes the last bits since the session before."""
         path = self.path / "environment.json"
         sessions = read_json(path) if path.is_file() else []
-        write_json(path, [*sessions, {"from_step": step, "processes": processes, **environment(device)}])
+        session = {"from_step": step, "processes": processes, **environment(device)}
+        write_json(path, [*sessions, session])
+        before = sessions[-1] if sessions else {}
+        changed = [name for name in SAME_BITS if name in before and before[name] != session[name]]
+        return [f"{name} {_plain(before[name])} before, {_plain(session[name])} now" for name in changed]
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the folder for this process; the lock ends with the process, however that ends."""
+        """Hold the folder for this process; the lock ends with the process, however that ends.
+
+        If the block is refused before anything is trained, what it made is removed again.
+        """
+        missing = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
+        unlocked = not (self.path / LOCK).exists()
         self.path.mkdir(parents=True, exist_ok=True)
         self.check_links()
         with open_unlinked(self.path / LOCK) as file:
@@ -154,7 +171,14 @@ class RunFolder:
             file.write(f"process {os.getpid()}")
             file.flush()
             self._remove_temporary_files()
-            yield
+            try:
+                yield
+            except Exception as error:
+                if missing and (not self.exists or self._refused(error)):
+                    self._clear()
+                if unlocked and not self.exists:
+                    self._remove_lock(missing)
+                raise
 
     def _remove_temporary_files(self) -> None:
         """Those that a killed process left."""
@@ -168,6 +192,18 @@ class RunFolder:
             shutil.rmtree(self.path / name, ignore_errors=True)
         for name in reversed(FILES):
             (self.path / name).unlink(missing_ok=True)
+
+    def _refused(self, error: Exception) -> bool:
+        """Whether the error says that there is nothing to resume."""
+        trained = self.has_metrics or any(self.checkpoints.glob("*"))
+        return isinstance(error, ValueError) and not isinstance(error, Resumable) and not trained
+
+    def _remove_lock(self, folders: Iterable[Path]) -> None:
+        """Remove the lock, and these folders as far as they are empty then."""
+        with suppress(OSError):
+            (self.path / LOCK).unlink(missing_ok=True)
+            for folder in folders:
+                folder.rmdir()
 
 
 class TensorBoard:
@@ -225,7 +261,12 @@ def environment(device: torch.device) -> dict[str, Any]:
         "platform": platform.platform(),
         "device": f"{device} ({name})",
         "threads": torch.get_num_threads(),
+        "kernels": kernels_enabled(),
     }
+
+
+def _plain(value: Any) -> str:
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
 
 
 def _lock(file: IO[str]) -> None:

@@ -7,21 +7,36 @@ and written in full to the run's `config.yaml`, which is a recipe again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from dataclasses import asdict, field, fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast, get_type_hints
 
 import yaml
+from annotated_types import Ge, Le
 from typing_extensions import Doc
 
 from tcpvit.data import Augment
 from tcpvit.data.registry import option_names
 from tcpvit.errors import did_you_mean
 from tcpvit.models.registry import list_models, model_config
-from tcpvit.overrides import find_key, parse, put, unknown_key
-from tcpvit.typed import typed
+from tcpvit.overrides import find_key, parse, put, read_yaml, unknown_key
+from tcpvit.validation import (
+    Count,
+    Flag,
+    Fraction,
+    Maybe,
+    Natural,
+    NonNegative,
+    Positive,
+    Rate,
+    Seed,
+    Text,
+    checked,
+    dataclass,
+)
 
 SHIPPED = Path(__file__).parent / "recipes"
+Workers = Annotated[Natural, Le(1024)]
 LISTING = "`tcpvit train --keys` lists them"
 
 
@@ -29,12 +44,12 @@ LISTING = "`tcpvit train --keys` lists them"
 class ModelRecipe:
     """Which preset, and what to change in it."""
 
-    name: Annotated[str, Doc("a preset that `tcpvit models` lists")] = "tcp_vit_cifar"
-    options: Annotated[dict[str, Any], Doc("fields of its config, as {depth: 6}; classes come from the data")] = field(
+    name: Annotated[Text, Doc("a preset that `tcpvit models` lists")] = "tcp_vit_cifar"
+    options: Annotated[dict[Text, Any], Doc("fields of its config, as {depth: 6}; classes come from the data")] = field(
         default_factory=dict
     )
     pretrained: Annotated[
-        bool | str, Doc("start from the weights that come with the package (true), or from those in this folder")
+        Flag | Text, Doc("start from the weights that come with the package (true), or from those in this folder")
     ] = False
 
 
@@ -42,33 +57,33 @@ class ModelRecipe:
 class DataRecipe:
     """Which images, and how many at a time."""
 
-    name: Annotated[str, Doc("the set: digits-on-photos, cifar10, svhn, stl10, oxford-pet or folder:PATH")] = (
+    name: Annotated[Text, Doc("the set: digits-on-photos, cifar10, svhn, stl10, oxford-pet or folder:PATH")] = (
         "digits-on-photos"
     )
-    root: Annotated[str | None, Doc("where sets lie; null: $TCPVIT_DATA, else the user's cache")] = None
-    options: Annotated[dict[str, Any], Doc("of the set, as {split: paper, seed: 1}")] = field(default_factory=dict)
-    image_size: Annotated[int | None, Doc("resize to this; null: as the set comes")] = None
-    batch_size: Annotated[int, Doc("images of one optimiser step, over all processes and accumulation")] = 256
-    eval_batch_size: Annotated[int, Doc("images that each process evaluates at a time")] = 500
-    workers: Annotated[int | None, Doc("processes that decode image files; null: by the machine")] = None
+    root: Annotated[Text | None, Doc("where sets lie; null: $TCPVIT_DATA, else the user's cache")] = None
+    options: Annotated[dict[Text, Any], Doc("of the set, as {split: paper, seed: 1}")] = field(default_factory=dict)
+    image_size: Annotated[Maybe[Count], Doc("resize to this; null: as the set comes")] = None
+    batch_size: Annotated[Count, Doc("images of one optimiser step, over all processes and accumulation")] = 256
+    eval_batch_size: Annotated[Count, Doc("images that each process evaluates at a time")] = 500
+    workers: Annotated[Maybe[Workers], Doc("processes that decode image files; null: by the machine")] = None
 
 
 @dataclass(frozen=True)
 class OptimizerRecipe:
     """AdamW, and what is done to the gradients before it."""
 
-    lr: Annotated[float, Doc("the peak learning rate")] = 1e-3
-    weight_decay: Annotated[float, Doc("of AdamW; biases, norms, tokens and positions do not decay")] = 0.05
-    betas: Annotated[tuple[float, float], Doc("of AdamW: decay of the two moments")] = (0.9, 0.999)
-    eps: Annotated[float, Doc("of AdamW: added to the denominator")] = 1e-8
+    lr: Annotated[Positive, Doc("the peak learning rate")] = 1e-3
+    weight_decay: Annotated[NonNegative, Doc("of AdamW; biases, norms, tokens and positions do not decay")] = 0.05
+    betas: Annotated[tuple[Rate, Rate], Doc("of AdamW: decay of the two moments")] = (0.9, 0.999)
+    eps: Annotated[Positive, Doc("of AdamW: added to the denominator")] = 1e-8
     slice_lr_scale: Annotated[
-        float | Literal["none", "sqrt", "full"],
+        Positive | Literal["none", "sqrt", "full"],
         Doc("learning rate of slice-wise weights: a factor, sqrt (√C) or full (C)"),
     ] = "none"
-    clip_norm: Annotated[float, Doc("largest norm of the gradient; 0: off")] = 1.0
-    accumulate: Annotated[int, Doc("micro-batches of a batch, to save memory; BatchNorm sees each alone")] = 1
-    label_smoothing: Annotated[float, Doc("share of the target that all classes get")] = 0.0
-    ema: Annotated[float, Doc("decay of the averaged weights that are evaluated and saved; 0: off")] = 0.0
+    clip_norm: Annotated[NonNegative, Doc("largest norm of the gradient; 0: off")] = 1.0
+    accumulate: Annotated[Count, Doc("micro-batches of a batch, to save memory; BatchNorm sees each alone")] = 1
+    label_smoothing: Annotated[Rate, Doc("share of the target that all classes get")] = 0.0
+    ema: Annotated[Rate, Doc("decay of the averaged weights that are evaluated and saved; 0: off")] = 0.0
     on_nonfinite: Annotated[
         Literal["stop", "skip"], Doc("what a NaN or infinite loss does: stop the run, or skip the step")
     ] = "stop"
@@ -78,19 +93,19 @@ class OptimizerRecipe:
 class ScheduleRecipe:
     """Linear warm-up, then a cosine down to `final_lr` times the peak."""
 
-    epochs: Annotated[int, Doc("how often the training images are seen")] = 100
-    warmup_epochs: Annotated[float, Doc("epochs in which the learning rate rises linearly")] = 0.0
-    final_lr: Annotated[float, Doc("the end of the cosine, as a share of the peak")] = 0.0
+    epochs: Annotated[Count, Doc("how often the training images are seen")] = 100
+    warmup_epochs: Annotated[NonNegative, Doc("epochs in which the learning rate rises linearly")] = 0.0
+    final_lr: Annotated[Fraction, Doc("the end of the cosine, as a share of the peak")] = 0.0
 
 
 @dataclass(frozen=True)
 class EvaluationRecipe:
     """When the validation set and the gradients are measured, and when to stop early."""
 
-    every: Annotated[int, Doc("epochs between two evaluations")] = 1
-    patience: Annotated[int, Doc("stop after this many evaluations without a new best; 0: never")] = 0
+    every: Annotated[Count, Doc("epochs between two evaluations")] = 1
+    patience: Annotated[Natural, Doc("stop after this many evaluations without a new best; 0: never")] = 0
     gradients: Annotated[
-        int, Doc("steps between two records of the gradient's norm by block and slice, in gradients.csv; 0: off")
+        Natural, Doc("steps between two records of the gradient's norm by block and slice, in gradients.csv; 0: off")
     ] = 0
 
 
@@ -98,9 +113,9 @@ class EvaluationRecipe:
 class CheckpointRecipe:
     """How often the complete state is saved, besides at the end."""
 
-    every_epochs: Annotated[int, Doc("epochs between two checkpoints")] = 1
-    every_steps: Annotated[int, Doc("steps between two checkpoints within an epoch; 0: off")] = 0
-    keep: Annotated[int, Doc("how many are kept: at least 2, so that a damaged one has a predecessor")] = 2
+    every_epochs: Annotated[Count, Doc("epochs between two checkpoints")] = 1
+    every_steps: Annotated[Natural, Doc("steps between two checkpoints within an epoch; 0: off")] = 0
+    keep: Annotated[Count, Ge(2), Doc("how many are kept: at least 2, so that a damaged one has a predecessor")] = 2
 
 
 @dataclass(frozen=True)
@@ -128,40 +143,13 @@ class Recipe:
     evaluation: EvaluationRecipe = EvaluationRecipe()
     checkpoints: CheckpointRecipe = CheckpointRecipe()
     distributed: DistributedRecipe = DistributedRecipe()
-    seed: Annotated[int, Doc("of the weights, the order of the images and their augmentation")] = 0
-    device: Annotated[str, Doc("auto, cpu, cuda, cuda:1, mps")] = "auto"
+    seed: Annotated[Seed, Doc("of the weights, the order of the images and their augmentation")] = 0
+    device: Annotated[Text, Doc("auto, cpu, cuda, cuda:1, mps")] = "auto"
     precision: Annotated[
         Literal["float32", "bfloat16", "float16"],
         Doc("of matrix products, weights stay float32; float16 scales the loss and needs CUDA"),
     ] = "float32"
-    compile: Annotated[bool, Doc("by torch.compile")] = False
-
-    def __post_init__(self) -> None:
-        for key, low, value in (
-            ("seed", 0, self.seed),
-            ("data.batch_size", 1, self.data.batch_size),
-            ("data.image_size", 1, 1 if self.data.image_size is None else self.data.image_size),
-            ("data.eval_batch_size", 1, self.data.eval_batch_size),
-            ("optimizer.lr", 0, self.optimizer.lr),
-            ("optimizer.weight_decay", 0, self.optimizer.weight_decay),
-            ("optimizer.clip_norm", 0, self.optimizer.clip_norm),
-            ("optimizer.accumulate", 1, self.optimizer.accumulate),
-            ("schedule.epochs", 1, self.schedule.epochs),
-            ("schedule.warmup_epochs", 0, self.schedule.warmup_epochs),
-            ("evaluation.every", 1, self.evaluation.every),
-            ("evaluation.patience", 0, self.evaluation.patience),
-            ("evaluation.gradients", 0, self.evaluation.gradients),
-            ("checkpoints.every_epochs", 1, self.checkpoints.every_epochs),
-            ("checkpoints.every_steps", 0, self.checkpoints.every_steps),
-            ("checkpoints.keep", 2, self.checkpoints.keep),
-        ):
-            if not value >= low:
-                raise ValueError(f"{key} is at least {low}, got {value}")
-        for key, value in (("label_smoothing", self.optimizer.label_smoothing), ("ema", self.optimizer.ema)):
-            if not 0 <= value < 1:
-                raise ValueError(f"optimizer.{key} lies in [0, 1), got {value}")
-        if not 0 <= self.schedule.final_lr <= 1:
-            raise ValueError(f"schedule.final_lr is a fraction of the peak in [0, 1], got {self.schedule.final_lr}")
+    compile: Annotated[Flag, Doc("by torch.compile")] = False
 
     def override(self, words: Iterable[str]) -> Recipe:
         """This recipe with `KEY=VALUE` words applied; an unknown key is an error that names the nearest one."""
@@ -198,7 +186,7 @@ class Recipe:
         for key in _leaves(content):
             if key not in known:
                 raise unknown_key(key, known, "a recipe", LISTING)
-        return typed(content, cls, "")
+        return checked(content, cls, "")
 
 
 def list_recipes() -> list[str]:
@@ -218,9 +206,9 @@ def load_recipe(name: str | Path, overrides: Iterable[str] = ()) -> Recipe:
     """
     text = _read(name)
     try:
-        content = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(f"{name} is no valid YAML: {' '.join(str(error).split())}") from error
+        content = read_yaml(text)
+    except ValueError as error:
+        raise ValueError(f"{name} is no valid YAML: {error}") from error
     if not isinstance(content, dict):
         raise ValueError(f"{name} should hold keys such as `model:` and `data:`, got {type(content).__name__}")
     return Recipe.from_dict(content).override(overrides)
@@ -230,6 +218,8 @@ def _read(name: str | Path) -> str:
     if str(name) in list_recipes():
         return (SHIPPED / f"{name}.yaml").read_text(encoding="utf-8")
     path = Path(name)
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{name} is a folder, a pipe or a device; a recipe is read from a YAML file")
     if path.suffix in (".yaml", ".yml") or path.is_file():
         return path.read_text(encoding="utf-8")
     raise ValueError(
@@ -248,7 +238,7 @@ def key_docs(config: type = Recipe, prefix: str = "") -> dict[str, str]:
         if is_dataclass(hint):
             found |= key_docs(cast(type, hint), f"{prefix}{name}.")
         else:
-            found[prefix + name] = hint.__metadata__[0].documentation
+            found[prefix + name] = next(item.documentation for item in hint.__metadata__ if isinstance(item, Doc))
     return found
 
 

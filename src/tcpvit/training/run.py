@@ -7,7 +7,7 @@ trainer (`trainer.py`) restores the newest checkpoint (`checkpoint.py`) and trai
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,15 +19,18 @@ from torch import nn
 from tcpvit.analysis.parameters import count_parameters
 from tcpvit.data import Batches, Images, Splits
 from tcpvit.data.images import list_bad
+from tcpvit.data.workers import lost_workers_explained
+from tcpvit.displays import default_display
 from tcpvit.files import WriteError, write_json
 from tcpvit.models.pretrained import WEIGHTS, load_weights
 from tcpvit.progress import NoMessages, Progress, Row, RunSummary
+from tcpvit.tables import Table, percent, render
 from tcpvit.training.build import build_batches, build_model, check_masks, find_device, load_splits, missing_classes
 from tcpvit.training.checkpoint import list_checkpoints
 from tcpvit.training.distributed import World, process_group
 from tcpvit.training.folder import RunFolder
 from tcpvit.training.interrupt import StopSignal
-from tcpvit.training.metrics import or_none, to_json
+from tcpvit.training.metrics import LABELS, or_none, to_json
 from tcpvit.training.preprocessing import describe_preprocessing
 from tcpvit.training.recipe import Recipe
 from tcpvit.training.tasks import Task, task_for
@@ -54,6 +57,21 @@ class Result:
     cpu_seconds: float
     notes: tuple[str, ...] = ()
 
+    def table(self) -> Table:
+        """The end of a run, for people."""
+        table = Table("result", "Result", ["", "", ""])
+        named, column = LABELS[self.metric], f"val_{self.metric}"
+        table.add(f"best validation {named}", percent(self.best[column]), f"epoch {self.best['epoch']}")
+        table.add(f"last validation {named}", percent(self.last[column]), f"epoch {self.last['epoch']}")
+        table.add(f"test {named}", percent(self.test[self.metric]), "with the best weights", strong=True)
+        table.add("parameters", f"{self.parameters:,}", "")
+        table.add("model", str(self.folder / "best"), "")
+        table.notes += list(self.notes)
+        return table
+
+    def _repr_html_(self) -> str:
+        return render([self.table()], "html")
+
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready, without the model."""
         content = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in ("model", "history")}
@@ -77,6 +95,7 @@ def train(
 
     `splits` and `model` replace those that the recipe names: images of your own, a model of any library.
     `task` is what is minimised and measured, by default that of the images.
+    `progress` shows the run, by default on stderr or in the notebook; `tcpvit.progress.Progress()` shows nothing.
     `distillation` is written to distillation.json, for `tcpvit.training.distill`.
     Under torchrun, which repeats a command that lost a process, a run of the same recipe in `folder` is resumed.
     """
@@ -87,13 +106,17 @@ def train(
         restarted = world.launched and world.is_main and run.exists and run.recipe() == recipe
         if world.is_main and not restarted:
             run.check_free(overwrite)  # before anything slow
-        setup = _Setup.build(recipe, splits, model, task, world)
+        progress = _shown(progress, world)
+        setup = _Setup.build(recipe, splits, model, task, world, progress)
         if task is None:
             check_masks(setup.splits)
         with setup.lock(run):
-            if world.is_main and not restarted:
-                run.begin(recipe, overwrite=overwrite, distillation=distillation)
-            return _run(run, setup, progress or Progress())
+
+            def begin() -> None:
+                if world.is_main and not restarted:
+                    run.begin(recipe, overwrite=overwrite, distillation=distillation)
+
+            return _run(run, setup, progress, begin)
 
 
 def resume(
@@ -121,11 +144,15 @@ def resume(
         # The weights of a checkpoint replace pretrained ones, which need not be there any more.
         has_checkpoint = world.broadcast_object(lambda: bool(list_checkpoints(run.checkpoints)))
         start = replace(recipe, model=replace(recipe.model, pretrained=False)) if has_checkpoint else recipe
-        setup = replace(_Setup.build(start, splits, model, task, world), recipe=recipe)
+        progress = _shown(progress, world)
+        setup = replace(_Setup.build(start, splits, model, task, world, progress), recipe=recipe)
         with setup.lock(run):
-            if world.is_main and overrides:
-                run.write_recipe(recipe)
-            return _run(run, setup, progress or Progress())
+
+            def begin() -> None:
+                if world.is_main and overrides:
+                    run.write_recipe(recipe)
+
+            return _run(run, setup, progress, begin)
 
 
 @dataclass(frozen=True)
@@ -145,11 +172,17 @@ class _Setup:
 
     @classmethod
     def build(
-        cls, recipe: Recipe, splits: Splits | None, model: nn.Module | None, task: Task | None, world: World
+        cls,
+        recipe: Recipe,
+        splits: Splits | None,
+        model: nn.Module | None,
+        task: Task | None,
+        world: World,
+        progress: Progress,
     ) -> _Setup:
         device = world.assign(find_device(recipe))
         with world.local_main_first():
-            splits = splits or load_splits(recipe.data)
+            splits = splits or load_splits(recipe.data, progress)
         model = model or build_model(recipe, splits.train)
         task = task or task_for(splits.train.task, len(splits.train.classes))
 
@@ -170,10 +203,14 @@ class _Setup:
         return (f"{list_bad(bad, total)}; skipped",) if bad else ()
 
 
-def _run(run: RunFolder, setup: _Setup, progress: Progress) -> Result:
-    """Train from the newest checkpoint, or from the start, to the end."""
+def _shown(progress: Progress | None, world: World) -> Progress:
+    """What the caller gave, or a display that suits where Python runs; one process shows it."""
+    return (progress or default_display()) if world.is_main else NoMessages()
+
+
+def _run(run: RunFolder, setup: _Setup, progress: Progress, begin: Callable[[], None]) -> Result:
+    """Train from the newest checkpoint, or from the start, to the end; `begin` writes what comes before."""
     device, world, splits = setup.device, setup.world, setup.splits
-    progress = progress if world.is_main else NoMessages()
     with ExitStack() as stack:
         cuda = [device] if device.type == "cuda" else []
         stack.enter_context(torch.random.fork_rng(devices=cuda))  # the caller's random numbers are left alone
@@ -192,14 +229,21 @@ def _run(run: RunFolder, setup: _Setup, progress: Progress) -> Result:
         )
         stack.callback(trainer.tensorboard.close)
         stack.callback(progress.stop)
+        begin()  # only now: what does not fit has been refused, and an old run is still there
         trainer.restore_latest()
         if world.is_main:
             run.check_data(splits.indices())
-            run.add_session(device, trainer.state.step, world.size)
+            changed = run.add_session(device, trainer.state.step, world.size)
+            if changed and trainer.state.step:
+                progress.message(
+                    f"resumed in another environment ({'; '.join(changed)}): the result may differ in the last digits "
+                    f"from that of a run that was never interrupted"
+                )
         progress.start(_summary(trainer, setup), trainer.state)
         try:
-            trainer.fit()
-            return _finish(trainer, setup)
+            with lost_workers_explained(f"and resume with {progress.how_to_resume(run)}"):
+                trainer.fit()
+                return _finish(trainer, setup)
         except WriteError as error:
             sentence = (
                 f"{error.strerror}; what was saved before is intact: free space or fix the disk, then resume with"
@@ -255,4 +299,5 @@ def _summary(trainer: Trainer, setup: _Setup) -> RunSummary:
     if setup.notes:
         facts["notes"] = "; ".join(setup.notes)
     title = f"{recipe.model.name} on {splits.name}"
-    return RunSummary(title, facts, trainer.task.metric, schedule.epochs, len(trainer.batches))
+    metric = trainer.task.metric
+    return RunSummary(title, facts, metric, LABELS[metric], schedule.epochs, len(trainer.batches))

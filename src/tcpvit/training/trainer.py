@@ -19,6 +19,8 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
 from tcpvit.data import Batches
+from tcpvit.errors import Resumable
+from tcpvit.models.pretrained import WEIGHTS, read_weights
 from tcpvit.progress import Progress, Row, State
 from tcpvit.training.checkpoint import Content, checkpoint_path, prune, read_latest, save_model, write_checkpoint
 from tcpvit.training.distributed import World
@@ -44,7 +46,7 @@ from tcpvit.training.tasks import Task
 MAX_SKIPPED_IN_A_ROW = 100  # steps with a non-finite loss, after which the run stops in any case
 
 
-class NonFiniteLoss(ValueError):
+class NonFiniteLoss(Resumable):
     """The loss or the gradient became NaN or infinite."""
 
 
@@ -329,8 +331,35 @@ class Trainer:
         content = self.world.broadcast_checkpoint(content)
         if content is not None:
             self.restore(content)
+            self.replace_lost_best()
             if is_main:
                 self.run.write_rows("metrics.csv", self.state.history)
+        elif is_main and self.run.has_metrics:
+            self.progress.message(f"{self.run} has no checkpoint any more; it is trained from the first step again")
+
+    def replace_lost_best(self) -> None:
+        """If best/ was removed or damaged: choose among the epochs to come, or take the restored weights."""
+        state, at_end_of_epoch = self.state, self.state.batch == 0
+        if not state.best_epoch or not self.world.broadcast_object(self.lacks_best):
+            return
+        best = f"{self.run.path / 'best'} is missing or damaged"
+        if at_end_of_epoch and state.epoch == state.best_epoch:
+            self.save_model("best")
+        elif self.finished:
+            state.best_epoch, state.best = state.epoch, state.history[-1][f"val_{self.task.metric}"]
+            self.save_model("best")
+            self.progress.message(f"{best}; the weights of the last epoch take its place")
+        else:
+            state.best, state.best_epoch, state.stale = None, 0, 0
+            self.progress.message(f"{best}; the best epoch is chosen among those that are left")
+
+    def lacks_best(self) -> bool:
+        """Whether the weights of the best epoch cannot be read."""
+        try:
+            read_weights(self.run.path / "best" / WEIGHTS)
+        except ValueError:
+            return True
+        return False
 
     def restore(self, content: Content) -> None:
         """The inverse of `save`."""

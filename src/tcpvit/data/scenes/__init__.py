@@ -2,12 +2,14 @@
 
 `read_scene` or `find_scene` gives a `Scene`; `disjoint_split` or `random_split` says which pixels train and test;
 `fit_statistics` measures the bands on training pixels; `SceneBatches` and `scene_windows` give windows as tensors;
-`write_class_map` writes what was predicted, in its place on earth.
+`resample_scene` fits the bands of another sensor to those of a model; `write_class_map` writes what was predicted, in
+its place on earth.
 """
 
 from tcpvit.data.scenes.built_in import materials_scene
 from tcpvit.data.scenes.named import NamedScene, check_scene, find_scene, list_scenes, scene_files
 from tcpvit.data.scenes.read import read_scene, with_labels
+from tcpvit.data.scenes.resample import resample_scene
 from tcpvit.data.scenes.scene import Georeference, Scene, class_colours
 from tcpvit.data.scenes.splits import SceneSplit, disjoint_split, random_split, split_from_masks
 from tcpvit.data.scenes.statistics import SceneStatistics, fit_statistics
@@ -32,6 +34,7 @@ __all__ = [
     "materials_scene",
     "random_split",
     "read_scene",
+    "resample_scene",
     "scene_files",
     "scene_windows",
     "split_from_masks",

@@ -62,6 +62,8 @@ def read_raster(path: Path, *, dims: int, key: str | None = None, size: tuple[in
             raise ValueError(f"{path} is a folder; labels are read from one file")
         paths = band_files(path)
         return stack_bands(paths, [read_raster(band, dims=CUBE) for band in paths])
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path} is a pipe, a socket or a device; a scene is read from a file")
     try:
         return _read_file(path, dims, key, size)
     except (FileNotFoundError, PermissionError, ImportError, MemoryError):

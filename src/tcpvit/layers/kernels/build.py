@@ -1,5 +1,7 @@
 """Compiles a kernel once into the user's cache, and says so in one line; without a compiler there is no kernel.
 
+Beside each library lies its SHA-256: one that a full disk or a power cut has damaged would crash the process that loads
+it, so it is built again. Messages go to the logger "tcpvit".
 `TCPVIT_KERNELS=0` switches all kernels off, `TCPVIT_CACHE` moves the cache, and `TCPVIT_KERNEL_FLAGS` adds flags for
 the compiler (`make sanitize` builds with the address and undefined-behaviour sanitizers).
 """
@@ -9,17 +11,21 @@ from __future__ import annotations
 import ctypes
 import functools
 import hashlib
+import logging
 import os
 import shutil
+import signal
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from tcpvit.files import temporary_folder, write_atomically
+
 SOURCES = Path(__file__).parent
+LIMIT = 300.0  # seconds for the compiler; some are needed
 # torch's own names for what the processor can do, with the compiler's flags for it
 FLAGS = {
     "AVX512": ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx2", "-mfma", "-mf16c"],
@@ -32,9 +38,11 @@ _is_exporting = getattr(torch.compiler, "is_exporting", lambda: False)
 
 
 def operators_refused() -> bool:
-    """True where kernels cannot be used: an exported program should run without this library, and `torch.func`
-    (grad, vmap, jvp) takes no operators of other libraries.
+    """True where kernels cannot be used: an exported or traced program should run without this library, and
+    `torch.func` (grad, vmap, jvp) takes no operators of other libraries.
     """
+    if torch.jit.is_tracing():  # torch.jit.trace, and torch.onnx.export(dynamo=False)
+        return True
     if torch.compiler.is_compiling():
         return bool(_is_exporting())
     return torch._C._functorch.peek_interpreter_stack() is not None
@@ -63,26 +71,61 @@ def call(name: str, direction: str, dtype: torch.dtype, *tensors: Tensor, shape:
 @functools.cache
 def load_kernel(name: str) -> ctypes.CDLL | None:
     """The library made of NAME.cpp, or None where it cannot be had."""
-    if os.environ.get("TCPVIT_KERNELS", "1") == "0":
-        return None
-    compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
-    if compiler is None or sys.platform != "linux":
+    compiler, folder = find_compiler(), cache_folder()
+    if not kernels_enabled() or compiler is None or folder is None:
         return None
     source, flags = SOURCES / f"{name}.cpp", compile_flags()
-    library = cache_folder() / f"{name}-{_fingerprint(source, compiler, flags)}.so"
+    library = folder / f"{name}-{_fingerprint(source, compiler, flags)}.so"
     try:
-        if not library.exists():
-            print(f"tcpvit: building the CPU kernel {name!r}, once, some seconds …", file=sys.stderr, flush=True)
+        if not is_intact(library):
+            _log.warning("building the CPU kernel %r, once, some seconds …", name)
             compile_library(source, library, compiler, flags)
         return ctypes.CDLL(str(library))
+    except subprocess.TimeoutExpired:
+        _gave_up.append(name)
+        _log.warning(
+            "the compiler %s did not end within %g seconds and was stopped; plain torch is used instead of our kernels "
+            "(TCPVIT_KERNELS=0 does not try to build them)",
+            compiler,
+            LIMIT,
+        )
     except (OSError, subprocess.SubprocessError):
+        pass
+    return None
+
+
+_log = logging.getLogger("tcpvit")
+_gave_up: list[str] = []  # kernels whose compiler did not end
+
+
+def kernels_enabled() -> bool:
+    """Whether kernels are used on the CPU, as far as that is known before they are built."""
+    switched_on = os.environ.get("TCPVIT_KERNELS", "1") != "0" and sys.platform == "linux"
+    return switched_on and not _gave_up and find_compiler() is not None and cache_folder() is not None
+
+
+def find_compiler() -> str | None:
+    """The C++ compiler of this machine."""
+    return os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
+
+
+def cache_folder() -> Path | None:
+    """Where built kernels are kept; None for a user without a home, who can set TCPVIT_CACHE."""
+    if given := os.environ.get("TCPVIT_CACHE"):
+        return Path(given) / "kernels"
+    try:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError:
         return None
+    return base / "tcpvit" / "kernels"
 
 
-def cache_folder() -> Path:
-    """Where built kernels are kept."""
-    base = os.environ.get("TCPVIT_CACHE") or Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "tcpvit"
-    return Path(base) / "kernels"
+def is_intact(library: Path) -> bool:
+    """Whether the library is there as it was built."""
+    try:
+        return _checksum_file(library).read_text() == _checksum(library)
+    except (OSError, UnicodeDecodeError):
+        return False
 
 
 def compile_flags() -> list[str]:
@@ -105,10 +148,34 @@ def compile_flags() -> list[str]:
 def compile_library(source: Path, library: Path, compiler: str, flags: list[str]) -> None:
     """Compile under a temporary name, then rename: two processes that build at once do no harm."""
     library.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=library.parent) as folder:
-        made = Path(folder) / library.name
-        subprocess.run([compiler, str(source), "-o", str(made), *flags], check=True, capture_output=True, timeout=300)
+    with temporary_folder(library.parent, ".building") as folder:
+        made = folder / library.name
+        _run_compiler([compiler, str(source), "-o", str(made), *flags])
+        checksum = _checksum(made)
         made.replace(library)
+        write_atomically(_checksum_file(library), checksum.encode())
+
+
+def _run_compiler(command: list[str]) -> None:
+    """Run a compiler; if it takes too long, it is ended with all the processes that it has started."""
+    none = subprocess.DEVNULL
+    process = subprocess.Popen(command, stdin=none, stdout=none, stderr=none, start_new_session=True)
+    try:
+        code = process.wait(timeout=LIMIT)
+    except BaseException:  # Ctrl-C too, which does not reach another session
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        raise
+    if code:
+        raise subprocess.CalledProcessError(code, command)
+
+
+def _checksum(library: Path) -> str:
+    return hashlib.sha256(library.read_bytes()).hexdigest()
+
+
+def _checksum_file(library: Path) -> Path:
+    return library.with_suffix(".sha256")
 
 
 def _fingerprint(source: Path, compiler: str, flags: list[str]) -> str:

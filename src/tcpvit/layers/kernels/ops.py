@@ -22,7 +22,7 @@ MAX_NORM_WIDTH = 64
 TO_HAT_LENGTHS, FROM_HAT_LENGTHS = (2, 3, 4, 8), (2, 3, 4, 5, 6, 7, 8)  # those that compilers vectorise, and all
 MIN_NUMBERS = 2**13  # in tubes; below, calling an operator of our own takes longer than it saves
 
-NORM_ROWS = 256  # as in layer_norm.cpp
+NORM_ROWS, JOINT_NORM_ROWS = 256, 32  # as in layer_norm.cpp and joint_norm.cpp
 TUBES_DTYPES = (torch.float32, torch.float64)
 
 
@@ -171,6 +171,66 @@ def _norm_backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, .
 
 
 slice_layer_norm.register_autograd(_norm_backward, setup_context=_save_norm)
+
+
+# ------------------------------------------------------------------------------------------------- joint norm
+
+
+class JointNormShape(ctypes.Structure):
+    """`Shape` of joint_norm.cpp."""
+
+    _fields_ = [*((name, ctypes.c_int64) for name in ("slices", "rows", "width", "own")), ("eps", ctypes.c_double)]
+
+
+def can_use_joint_norm(x: Tensor, weight: Tensor) -> bool:
+    """True if the kernel takes these, (C, R, d) and (C or 1, 1, d)."""
+    if x.device.type != "cpu" or x.dtype not in DTYPES or weight.dtype != x.dtype or operators_refused():
+        return False
+    return is_built("joint_norm")
+
+
+@torch.library.custom_op("tcpvit::joint_layer_norm", mutates_args=())
+def joint_layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    """x (C, R, d), weight and bias (C or 1, 1, d) -> y (C, R, d), and mean and 1/deviation of each token, (R)."""
+    x, weight, bias = x.contiguous(), weight.contiguous(), bias.contiguous()
+    y, mean, rstd = _joint_norm_results(x, weight, bias, eps)
+    shape = JointNormShape(*x.shape, len(weight), eps)
+    call("joint_norm", "forward", x.dtype, x, weight, bias, y, mean, rstd, shape=shape)
+    return y, mean, rstd
+
+
+@joint_layer_norm.register_fake
+def _joint_norm_results(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    token = x.new_empty(x.shape[1], dtype=accumulator(x.dtype))
+    return torch.empty_like(x, memory_format=torch.contiguous_format), token, torch.empty_like(token)
+
+
+@torch.library.custom_op("tcpvit::joint_layer_norm_backward", mutates_args=())
+def joint_layer_norm_backward(
+    grad: Tensor, x: Tensor, weight: Tensor, mean: Tensor, rstd: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of x, weight and bias."""
+    grad, x, weight = grad.contiguous(), x.contiguous(), weight.contiguous()
+    blocks = -(-x.shape[1] // JOINT_NORM_ROWS)
+    parts = x.new_empty(2, blocks, *weight.shape, dtype=accumulator(x.dtype))
+    d_x = torch.empty_like(x)
+    pointers = (grad, x, weight, mean, rstd, d_x, parts[0], parts[1])
+    call("joint_norm", "backward", x.dtype, *pointers, shape=JointNormShape(*x.shape, len(weight), 0.0))
+    d_weight, d_bias = parts.sum(1).to(x.dtype).unbind(0)
+    return d_x, d_weight.clone(), d_bias.clone()
+
+
+@joint_layer_norm_backward.register_fake
+def _(grad: Tensor, x: Tensor, weight: Tensor, mean: Tensor, rstd: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    d_x, d_weight = (torch.empty_like(t, memory_format=torch.contiguous_format) for t in (x, weight))
+    return d_x, d_weight, torch.empty_like(d_weight)
+
+
+def _joint_norm_backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+    return (*joint_layer_norm_backward(grad, *ctx.saved_tensors), None)
+
+
+joint_layer_norm.register_autograd(_joint_norm_backward, setup_context=_save_norm)
 
 
 # ------------------------------------------------------------------------------------------------------ tubes

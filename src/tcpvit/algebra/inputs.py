@@ -1,0 +1,67 @@
+"""How arguments arrive: NumPy arrays become tensors, and autocast ends where precision matters."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def takes_arrays(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorator: arguments that are NumPy arrays become tensors of the same memory.
+
+    >>> takes_arrays(torch.trace)(np.eye(3))
+    tensor(3., dtype=torch.float64)
+    """
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        return _call_with(as_tensor, function, args, kwargs)
+
+    return call
+
+
+def in_full_precision(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorator: takes arrays, and computes in float32 at least where autocast would round to half precision.
+
+    As in torch's own linear algebra under autocast, half-precision tensors become float32 there.
+
+    >>> with torch.autocast("cpu", torch.bfloat16):
+    ...     in_full_precision(torch.mm)(torch.ones(2, 2), torch.ones(2, 2)).dtype
+    torch.float32
+    """
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        kind = next((A.device.type for A in (*args, *kwargs.values()) if isinstance(A, Tensor)), "cpu")
+        if not (torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)):
+            return _call_with(as_tensor, function, args, kwargs)
+        with torch.autocast(kind, enabled=False):
+            return _call_with(_widened, function, args, kwargs)
+
+    return call
+
+
+def as_tensor(value: Any) -> Any:
+    """A NumPy array as a tensor, anything else as it is."""
+    if not isinstance(value, np.ndarray):
+        return value
+    shareable = value.flags.writeable and all(stride >= 0 for stride in value.strides)
+    return torch.from_numpy(value if shareable else value.copy())
+
+
+def _call_with(convert: Callable[[Any], Any], function: Callable[..., R], args: Any, kwargs: Any) -> R:
+    return function(*map(convert, args), **{name: convert(value) for name, value in kwargs.items()})
+
+
+def _widened(value: Any) -> Any:
+    value = as_tensor(value)
+    half = isinstance(value, Tensor) and value.dtype in (torch.float16, torch.bfloat16)
+    return value.float() if half else value
