@@ -141,17 +141,19 @@ class _Swap:
 
     def rows_of(self, site: Site) -> list[LayerRow]:
         """Make the drop-in of the site, if it is to have one, and say so."""
-        shapes = shapes_of(site)
-        before = {label: _parameters(site.module, label) for label in shapes}
-        if site.reason is not None:
-            return [self._row(site, label, before[label], before[label]) for label in shapes]
-        norms = {label: _norm(matrix) for label, matrix in maps_of(site.module).items()}
-        new, errors = self._make(site.module)
-        after = {label: _parameters(new, label) for label in shapes}
-        speed = ("faster dense",) if faster_dense(new) else ()
-        return [
-            self._row(site, label, before[label], after[label], errors[label], norms[label], speed) for label in shapes
-        ]
+        errors: Errors = {}
+        norms: Errors = {}
+        old, new, notes = site.module, site.module, site.notes
+        if site.reason is None:
+            norms = {label: _norm(matrix) for label, matrix in maps_of(old).items()}
+            new, errors = self._make(old)
+            notes += ("faster dense",) if faster_dense(new) else ()
+        rows = []
+        for label, shape in shapes_of(site).items():
+            name, sizes = site.full_name(label), (_parameters(old, label), _parameters(new, label))
+            status, error, norm = site.reason or DONE, errors.get(label), norms.get(label)
+            rows.append(LayerRow(name, site.kind, *shape, *sizes, status, error, norm, notes))
+        return rows
 
     def _make(self, old: nn.Module) -> tuple[nn.Module, Errors]:
         new, errors = tensorized(old, self.config.tube, self.config.transform, self.config.init)
@@ -160,19 +162,6 @@ class _Swap:
         adopt(old, new)
         self.made[id(old)] = new
         return new, errors
-
-    def _row(
-        self,
-        site: Site,
-        label: str,
-        before: int,
-        after: int,
-        error: float | None = None,
-        norm: float | None = None,
-        speed: tuple[str, ...] = (),
-    ) -> LayerRow:
-        shape, name, status = shapes_of(site)[label], site.full_name(label), site.reason or DONE
-        return LayerRow(name, site.kind, *shape, before, after, status, error, norm, site.notes + speed)
 
 
 def adopt(old: nn.Module, new: nn.Module) -> None:

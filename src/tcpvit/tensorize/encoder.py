@@ -204,8 +204,8 @@ class _Build:
         d, hidden = self._slice_width(width), self._slice_width(len(parts.fc1.weight))
         if len(parts.qkv.weight) != 3 * width:
             raise Unfit(f"the heads of {self.name} are together {len(parts.qkv.weight) // 3} wide, its tokens {width}")
-        if not parts.post_norm:
-            parts = _fold_norms(parts)
+        if not parts.post_norm:  # scale and shift of both norms go into the maps that follow them
+            parts = replace(parts, qkv=_after_norm(parts.qkv, parts.norm1), fc1=_after_norm(parts.fc1, parts.norm2))
         parts = replace(parts, proj=_scaled(parts.proj, parts.scale1), fc2=_scaled(parts.fc2, parts.scale2))
         heads = self._heads(parts.num_heads, width)
         with torch.device("meta"):  # what follows has no weights of its own
@@ -239,23 +239,11 @@ class _Build:
         new.weight_hat = made.weight_hat
         if old.bias is not None:
             new.bias_hat = _parameter(self._to_slices(old.bias), old.bias)
-        norm = None if old.weight.is_meta else torch.linalg.norm(old.weight.detach().float()).item()
-        for name in old.names:
-            share = len(old.names)
-            before = (old.weight.numel() + (0 if old.bias is None else d_out)) // share
-            after = sum(p.numel() for p in new.parameters()) // share
-            self.rows.append(
-                LayerRow(
-                    f"{self.name}.{name}",
-                    "encoder",
-                    d_in,
-                    d_out // share,
-                    before,
-                    after,
-                    error=error,
-                    norm=None if norm is None else norm / share**0.5,
-                )
-            )
+        share = len(old.names)
+        norm = None if old.weight.is_meta else torch.linalg.norm(old.weight.detach().float()).item() / share**0.5
+        before = (old.weight.numel() + (0 if old.bias is None else d_out)) // share
+        sizes = (d_in, d_out // share, before, sum(p.numel() for p in new.parameters()) // share)
+        self.rows += [LayerRow(f"{self.name}.{n}", "encoder", *sizes, error=error, norm=norm) for n in old.names]
         return new
 
     def _norm(self, old: nn.LayerNorm, parts: Parts) -> TLayerNorm:
@@ -267,9 +255,8 @@ class _Build:
         new.requires_grad_(old.weight is None or old.weight.requires_grad)
         if parts.post_norm and old.weight is not None:
             matrix, inverse = self.phi.matrices()
-            shares = (
-                matrix.detach() * inverse.detach().mT
-            )  # the diagonal of Φ·diag(γ)·Φ⁻¹ is shares·γ, for each feature
+            # The diagonal of Φ·diag(γ)·Φ⁻¹ is shares·γ, for each feature.
+            shares = matrix.detach() * inverse.detach().mT
             gamma = shares @ old.weight.detach().unflatten(0, (d, tube)).mT  # (C, d)
             new.weight_hat = _parameter(gamma.unsqueeze(1), old.weight)
             new.bias_hat = _parameter(self._to_slices(old.bias), old.bias)
@@ -280,13 +267,9 @@ class _Build:
         return self.phi.to_hat_tokens(flat.detach().unflatten(0, (-1, self.config.tube))).unsqueeze(1)
 
 
-def _fold_norms(parts: Parts) -> Parts:
-    """Scale and shift of both norms in the maps that follow them: W(γ⊙x + β) + b = (Wγ)x + (Wβ + b)."""
-    return replace(parts, qkv=_after_norm(parts.qkv, parts.norm1), fc1=_after_norm(parts.fc1, parts.norm2))
-
-
 @torch.no_grad()
 def _after_norm(old: Map, norm: nn.LayerNorm) -> Map:
+    """Scale and shift of a norm in the map that follows it: W(γ⊙x + β) + b = (Wγ)x + (Wβ + b)."""
     if norm.weight is None:
         return old
     shift = torch.zeros_like(norm.weight) if norm.bias is None else norm.bias

@@ -293,6 +293,9 @@ class Parts:
     drop_path: float
 
 
+RATES = ("attn_drop", "proj_drop", "hidden_drop", "mlp_drop", "drop_path")
+
+
 class Unfit(ValueError):
     """A block that cannot be taken into the hat domain; its text says what of it."""
 
@@ -355,11 +358,7 @@ def _read(block: nn.Module, family: Family) -> Parts:
         scale1=_scale(block, family.scales[0]),
         scale2=_scale(block, family.scales[1]),
         post_norm=family.post_norm,
-        attn_drop=_rate(block, family.attn_drop),
-        proj_drop=_rate(block, family.proj_drop),
-        hidden_drop=_rate(block, family.hidden_drop),
-        mlp_drop=_rate(block, family.mlp_drop),
-        drop_path=_rate(block, family.drop_path),
+        **{name: _rate(block, getattr(family, name)) for name in RATES},
     )
 
 

@@ -36,6 +36,7 @@ TORCHVISION_NUMBERS = re.compile(
     r"num_classes|image_size|dropout|attention_dropout|stochastic_depth_prob|width_mult|reduced_tail|dilated|"
     r"aux_logits|aux_loss|transform_input|init_weights|growth_rate|num_init_features"
 )
+NUMBERS = {"timm": TIMM_NUMBERS, "torchvision": TORCHVISION_NUMBERS}
 
 # What configs of transformers say of themselves: it builds nothing, and is taken out before anything is built.
 RECORDS = ("_name_or_path", "architectures", "transformers_version", "task_specific_params")
@@ -66,8 +67,15 @@ def check_origin(origin: Any) -> None:
         raise _refused(f"names the library {_short(library)}, which is none of {', '.join(LIBRARIES)}")
     if not isinstance(name, str) or not isinstance(options, dict):
         raise _refused(f"should name a model of {library} and its options, got {_short(name)} and {_short(options)}")
-    checks = {"tcpvit": _check_ours, "timm": _check_timm, "torchvision": _check_torchvision}
-    checks.get(library, _check_transformers)(name, options)
+    if not _is_registered(library, name):
+        raise _refused(f"names {_short(name)}, which is no architecture that {library} registers")
+    if library == "transformers":
+        _check_config(getattr(import_library(library), name).config_class, options)
+        return
+    for key, value in options.items():
+        words = key.isidentifier() if library == "tcpvit" else library == "timm" and key in TIMM_WORDS
+        _check_key(library, key, words or (library in NUMBERS and NUMBERS[library].fullmatch(key) is not None))
+        _check_plain(key, value, words=words)
 
 
 def import_library(name: str) -> Any:
@@ -79,37 +87,17 @@ def import_library(name: str) -> Any:
         raise ImportError(f"this model needs {name}: pip install 'tcpvit[{EXTRAS[name]}]'") from error
 
 
-def _check_ours(name: str, options: dict[str, Any]) -> None:
-    if name not in ARCHITECTURES:
-        raise _unknown("tcpvit", name)
-    for key, value in options.items():  # which keys there are, the config itself knows
-        _check_key("tcpvit", key, key.isidentifier())
-        _check_plain(key, value, words=True)
-
-
-def _check_timm(name: str, options: dict[str, Any]) -> None:
-    if not TIMM_NAME.fullmatch(name) or not import_library("timm").is_model(name):
-        raise _unknown("timm", name)
-    for key, value in options.items():
-        _check_key("timm", key, key in TIMM_WORDS or TIMM_NUMBERS.fullmatch(key) is not None)
-        _check_plain(key, value, words=key in TIMM_WORDS)
-
-
-def _check_torchvision(name: str, options: dict[str, Any]) -> None:
-    if name not in import_library("torchvision").models.list_models():
-        raise _unknown("torchvision", name)
-    for key, value in options.items():
-        _check_key("torchvision", key, TORCHVISION_NUMBERS.fullmatch(key) is not None)
-        _check_plain(key, value, words=False)
-
-
-def _check_transformers(name: str, options: dict[str, Any]) -> None:
-    transformers = import_library("transformers")
-    found: Any = getattr(transformers, name, None) if name in _registered() else None
-    is_model = inspect.isclass(found) and issubclass(found, transformers.PreTrainedModel)
-    if not is_model:
-        raise _unknown("transformers", name)
-    _check_config(found.config_class, options)
+def _is_registered(library: str, name: str) -> bool:
+    """Whether the library's own tables name the architecture."""
+    if library == "tcpvit":
+        return name in ARCHITECTURES
+    found = import_library(library)
+    if library == "timm":
+        return TIMM_NAME.fullmatch(name) is not None and bool(found.is_model(name))
+    if library == "torchvision":
+        return name in found.models.list_models()
+    model = getattr(found, name, None) if name in _registered() else None
+    return inspect.isclass(model) and issubclass(model, found.PreTrainedModel)
 
 
 def _registered() -> set[str]:
@@ -183,10 +171,6 @@ def _check_plain(key: str, value: Any, *, words: bool, keys: bool = False, depth
 
 def _is_harmless(key: str) -> bool:
     return bool(WORD.fullmatch(key)) and not SWITCHES.fullmatch(key) and not SOURCES.fullmatch(key)
-
-
-def _unknown(library: str, name: str) -> ValueError:
-    return _refused(f"names {_short(name)}, which is no architecture that {library} registers")
 
 
 def _bad_value(key: str, value: Any) -> ValueError:
