@@ -6,9 +6,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import yaml
-
 from tcpvit.errors import nearest
+from tcpvit.yaml_text import read_yaml
 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)[eE][+-]?\d+")  # YAML 1.1 takes 3e-3 for a word
 
@@ -37,9 +36,10 @@ def read_value(text: str) -> Any:
     if NUMBER.fullmatch(text):
         return float(text)
     try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(f"{text!r} is no valid YAML value") from error
+        return read_yaml(text)
+    except ValueError as error:
+        shown = text if len(text) <= 100 else f"{text[:100]}…"
+        raise ValueError(f"{shown!r} is no valid YAML value: {error}") from error
 
 
 def nested(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
