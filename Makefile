@@ -11,7 +11,7 @@ CPU_ONLY = test -n "$(TORCH_INDEX)" && ! command -v nvidia-smi > /dev/null && $(
 BENCHMARKS := algebra classification long_tubes models segmentation tensorize training
 RECENT := import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer is needed: make PYTHON=python3.12")
 
-.PHONY: help setup demo test test-all fuzz sanitize lint bench docs clean
+.PHONY: help setup demo test test-all fuzz soak sanitize lint bench docs clean
 
 help:            ## what can be made
 	@awk -F ':[^#]*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -59,6 +59,9 @@ sanitize: setup  ## the tests of our kernels under the address and undefined-beh
 	TCPVIT_CACHE=$$(mktemp -d) ASAN_OPTIONS=detect_leaks=0 OMP_NUM_THREADS=1 \
 	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" \
 	$(BIN)/python -m pytest tests/layers/kernels/test_attention.py tests/layers/kernels/test_layer_norm.py tests/layers/kernels/test_tubes.py -p no:cacheprovider
+
+soak: setup      ## hours: kill runs at random, resume and compare them; look for growing memory
+	$(BIN)/python tests/soak/soak.py --kills 100 --torchrun 20 --steps 2000
 
 lint: setup      ## ruff and mypy
 	$(BIN)/ruff check .

@@ -5,12 +5,23 @@ from __future__ import annotations
 import errno
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tcpvit import files
-from tcpvit.files import open_unlinked, read_json, source_commit, write_atomically, write_inside, write_json
+from tcpvit.data.files import data_root
+from tcpvit.files import (
+    expand_user,
+    open_unlinked,
+    read_json,
+    source_commit,
+    temporary_folder,
+    write_atomically,
+    write_inside,
+    write_json,
+)
 
 links = pytest.mark.skipif(os.name == "nt", reason="links need rights on Windows")
 
@@ -78,3 +89,29 @@ def test_the_commit_is_that_of_the_source():
         return
     head = subprocess.check_output(["git", "-C", str(root), "rev-parse", "HEAD"], text=True).strip()
     assert source_commit() in (head, f"{head}-dirty")
+
+
+def test_a_folder_that_a_killed_process_left_is_removed(tmp_path):
+    program = "import os, sys, pathlib; from tcpvit.files import temporary_folder\n"
+    program += "with temporary_folder(pathlib.Path(sys.argv[1]), '.work'): os._exit(1)"
+    subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False, timeout=120)
+    assert len(list(tmp_path.iterdir())) == 1
+    with temporary_folder(tmp_path, ".work") as mine:
+        assert list(tmp_path.iterdir()) == [mine]
+        with temporary_folder(tmp_path, ".work"):  # of a process that lives
+            assert mine.exists()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(os.name == "nt", reason="users of POSIX")
+def test_a_user_without_a_home_is_told_what_to_write(monkeypatch):
+    def nobody(uid):
+        raise KeyError(uid)
+
+    for name in ("HOME", "XDG_CACHE_HOME", "TCPVIT_DATA"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", nobody)
+    with pytest.raises(ValueError, match="no home folder; write the whole path"):
+        expand_user("~/images")
+    with pytest.raises(ValueError, match="no home folder to keep data sets in; name one by TCPVIT_DATA"):
+        data_root(None)

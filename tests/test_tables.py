@@ -1,16 +1,26 @@
-"""One table, four ways to write it: the numbers survive each of them."""
+"""One table, five ways to write it: the numbers survive each of them."""
 
 from __future__ import annotations
 
 import io
 import json
 import re
+from xml.etree import ElementTree
 
 import pytest
+import torch
 from rich.console import Console
+from torch import nn
 
+import tcpvit
+from tcpvit.analysis import theory_tables
+from tcpvit.analysis.report import analyze_model
+from tcpvit.analysis.theory import EncoderShape
 from tcpvit.cli.show import show
-from tcpvit.tables import Bytes, Math, Ratio, Table, as_latex, as_text, print_to, render
+from tcpvit.inference.evaluate import Evaluation
+from tcpvit.progress import Progress
+from tcpvit.tables import Bytes, Math, Ratio, Table, Tables, Written, as_latex, as_text, print_to, render
+from tcpvit.training import ClassificationMetrics, train
 
 
 @pytest.fixture
@@ -135,3 +145,38 @@ def test_a_ratio_needs_both_and_a_whole():
     assert Ratio.of(None, 4) is None
     assert Ratio.of(1, None) is None
     assert Ratio.of(1, 0) is None
+
+
+def test_html_escapes_everything_and_keeps_every_cell(table):
+    table.add("<script>alert(1)</script>\x1b", Math("a<b"), Written("&"), None)
+    table.title, table.columns = "<i>title", ["<th>", *table.columns[1:]]
+    table.notes.append("<note>")
+    text = table._repr_html_()
+    assert text == render([table], "html") == Tables([table])._repr_html_()
+    rows = [["".join(cell.itertext()) for cell in row] for row in ElementTree.fromstring(f"<x>{text}</x>").iter("tr")]
+    assert rows[0] == ["<th>", "formula", "std_vit counted", "ratio"]
+    assert rows[1] == ["\u2003head [red]", "r·d²·C", "490", "1.000×"]
+    assert rows[3] == ["<script>alert(1)</script>\\x1b", "a<b", "&", "–"]
+    assert set(re.findall(r"</?(\w+)", text)) == {"b", "table", "tr", "th", "td", "div", "small"}
+
+
+def test_reports_and_results_are_tables_in_a_notebook(recipe, splits, tmp_path):
+    model = tcpvit.create_model("tcp_vit_cifar", depth=1)
+    shown = [
+        tcpvit.tensorize_(nn.Sequential(nn.Linear(6, 6)), example=False),
+        analyze_model("<one>", model),
+        theory_tables(EncoderShape.of(model.config)),
+        train(recipe.override(["schedule.epochs=1"]), tmp_path / "run", splits=splits, progress=Progress()),
+        Evaluation("<model>", "set", 1, 1.0, ("<a>", "b"), metrics()),
+    ]
+    for thing in shown:
+        text = thing._repr_html_()
+        assert text.count("<table>") == text.count("</table>") > 0
+        assert "<one>" not in text
+        assert "<model>" not in text
+
+
+def metrics() -> ClassificationMetrics:
+    found = ClassificationMetrics(2)
+    found.update(torch.eye(2), torch.tensor([0, 1]), torch.tensor(1.0))
+    return found

@@ -12,7 +12,6 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, ProgressColumn, Task, TextColumn
 from rich.progress import Progress as Bar
-from rich.table import Column
 from rich.text import Text
 
 from tcpvit.errors import printable
@@ -20,6 +19,7 @@ from tcpvit.progress import Item, Progress, Row, RunSummary, State, say
 from tcpvit.tables import Table, Written, duration, percent, render
 
 BEST = "★"
+NUMBERS = 27  # characters that "1,000/1,000  0:00:09 left" and the spaces beside it take
 DELAY = 2.0  # seconds of a loop before it has a bar
 Rewrite = Callable[[str], str]  # of a message before it is shown
 
@@ -230,15 +230,28 @@ def html_bar(done: int, total: int | None, words: str) -> str:
 
 def loop_bar(console: Console) -> Bar:
     """A bar of rich for a loop: what is done, how much of it, the time left."""
-    about = TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis"))
+    width = max(5, min(30, console.width - 60))
     return Bar(
-        about,
-        BarColumn(bar_width=max(5, min(30, console.width - 50)), complete_style="cyan", finished_style="cyan"),
+        _About(console.width - width - NUMBERS),
+        BarColumn(bar_width=width, complete_style="cyan", finished_style="cyan"),
         _Done(),
         console=console,
         transient=True,
         refresh_per_second=8,
     )
+
+
+class _About(ProgressColumn):
+    """What the loop does, in so many characters at most: whatever is longer would fold the numbers."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.width = max(width, 5)
+
+    def render(self, task: Task) -> Text:
+        text = Text(task.description)
+        text.truncate(self.width, overflow="ellipsis")
+        return text
 
 
 class _Done(ProgressColumn):

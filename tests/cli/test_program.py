@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
@@ -57,3 +58,20 @@ def test_what_calls_main_from_python_gets_the_plain_name(monkeypatch):
     for called in ("/somewhere/pytest", "/somewhere/pytest/__main__.py", "-c"):
         monkeypatch.setattr(sys, "argv", [called])
         assert program() == "tcpvit"
+
+
+def test_names_that_the_encoding_does_not_have_are_escaped(tmp_path):
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
+    command = [sys.executable, "-m", "tcpvit", "train", "demo", "--keys", "--data", "folder:猫"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=tmp_path, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "folder:\\u732b" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_the_library_logs_is_said(capsys, monkeypatch):
+    from tcpvit.cli import app
+
+    monkeypatch.setattr(app, "_run", lambda args: logging.getLogger("tcpvit").warning("building %s", "a\x1b") or 0)
+    assert app.main(["models"]) == 0
+    assert capsys.readouterr().err == "tcpvit: building a\\x1b\n"

@@ -13,9 +13,9 @@ import pytest
 
 from tcpvit.cli import app as cli
 from tcpvit.cli.demo import next_steps
-from tcpvit.cli.progress import MessagesOnly
 from tcpvit.compare.compare import train_once, twins
 from tcpvit.compare.comparison import Comparison, Model, Run
+from tcpvit.displays import MessagesOnly
 from tcpvit.tables import duration
 from tcpvit.training import Recipe, load_recipe
 

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import csv
 import errno
+import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
+from safetensors.torch import load_file
 from test_trainer import Listener
 
+import tcpvit
 from tcpvit import files
-from tcpvit.training import Recipe, resume, train
+from tcpvit.training import ClassificationMetrics, Recipe, resume, train
 from tcpvit.training.checkpoint import list_checkpoints, read_checkpoint
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
@@ -61,7 +68,13 @@ def begin(recipe: Recipe, folder: Path) -> subprocess.Popen[str]:
     file.write_text(recipe.to_yaml())
     command = [sys.executable, "-m", "tcpvit", "train", str(file), "--runs", str(folder.parent), "--name", folder.name]
     return subprocess.Popen(
-        command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=0
+        command,
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        bufsize=0,
+        start_new_session=True,  # a group of its own, to be sent signals
     )
 
 
@@ -107,6 +120,55 @@ def test_signals_save_and_say_how_to_resume(slow_recipe, tmp_path, number, code,
     train(recipe, tmp_path / "whole")
     resume(folder)
     assert_same_run(folder, tmp_path / "whole")
+
+
+@pytest.fixture
+def streamed_recipe(slow_recipe, tmp_path) -> Recipe:
+    """Images that two worker processes read from files, for longer than the test waits."""
+    random = np.random.default_rng(0)
+    for number in range(48):
+        file = tmp_path / "images" / f"class {number % 3}" / f"{number}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(random.integers(0, 256, (32, 32, 3), dtype=np.uint8)).save(file)
+    words = [f"data.name=folder:{tmp_path / 'images'}", "data.options={stream: true}", "data.workers=2"]
+    words += ["data.image_size=32"]
+    return slow_recipe.override(["schedule.epochs=1000", *words])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="signals that know their sender")
+def test_a_signal_to_all_processes_saves_too(streamed_recipe, tmp_path):
+    """What Slurm and systemd send; with data workers, which must not die of it."""
+    folder = tmp_path / "stopped"
+    process = begin(streamed_recipe, folder)
+    wait_for_checkpoint(folder, process, 4)
+    assert len(children(process.pid)) >= 2
+    os.killpg(process.pid, signal.SIGTERM)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 143, said
+    step = int(re.search(r"stopped by SIGTERM after step (\d+); everything is saved", said)[1])
+    assert "Error" not in said
+    assert list_checkpoints(folder / "checkpoints")[-1].stem == f"step-{step:08d}"
+    with pytest.raises(ProcessLookupError):
+        os.killpg(process.pid, 0)  # no worker is left
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="finds workers in /proc")
+def test_a_killed_worker_is_one_sentence_and_how_to_resume(streamed_recipe, tmp_path):
+    folder = tmp_path / "run"
+    process = begin(streamed_recipe, folder)
+    wait_for_checkpoint(folder, process, 4)
+    os.kill(children(process.pid)[-1], signal.SIGKILL)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 1, said
+    told = [line for line in said.splitlines() if line.startswith("tcpvit: a data worker was killed")]
+    assert len(told) == 1, said
+    assert f"train --resume {folder}`" in told[0]
+    assert "Traceback" not in said
+    assert list_checkpoints(folder / "checkpoints")
+
+
+def children(process: int) -> list[int]:
+    return list(map(int, Path(f"/proc/{process}/task/{process}/children").read_text().split()))
 
 
 class Killed(BaseException):
@@ -192,3 +254,89 @@ def test_a_second_ctrl_c_does_not_wait():
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.parametrize(
+    ("scores", "epochs", "best", "said"),
+    [
+        ([0.1, 0.9], 2, 2, None),  # the checkpoint has the weights of the best epoch
+        ([0.9, 0.1], 2, 2, "the weights of the last epoch take its place"),
+        ([0.9, 0.1, 0.5, 0.4], 4, 3, "the best epoch is chosen among those that are left"),
+    ],
+)
+@pytest.mark.parametrize("damage", ["removed", "truncated"])
+def test_a_run_that_lost_its_best_model_can_end(
+    recipe, splits, tmp_path, monkeypatch, scores, epochs, best, said, damage
+):
+    folder, test = tmp_path / "run", 0.3
+    metric = iter([*scores[:2], test, *scores[2:], test])
+    monkeypatch.setattr(ClassificationMetrics, "summary", lambda self: {"loss": 1.0, "top1": next(metric)})
+    train(recipe, folder, splits=splits)
+    weights = folder / "best" / "model.safetensors"
+    shutil.rmtree(folder / "best") if damage == "removed" else weights.write_bytes(weights.read_bytes()[:100])
+    listener = Listener()
+    result = resume(folder, splits=splits, overrides=[f"schedule.epochs={epochs}"], progress=listener)
+    assert listener.said == ([f"{folder / 'best'} is missing or damaged; {said}"] if said else [])
+    assert result.best["epoch"] == best
+    assert torch.equal(result.model.head.weight, load_file(weights)["head.weight"])
+    if best == epochs:
+        assert weights.read_bytes() == (folder / "last" / "model.safetensors").read_bytes()
+
+
+def test_removed_checkpoints_are_made_again(recipe, splits, tmp_path):
+    train(recipe, tmp_path / "whole", splits=splits)
+    train(recipe, tmp_path / "run", splits=splits)
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    listener = Listener()
+    resume(tmp_path / "run", splits=splits, progress=listener)
+    assert [said.partition(" any more")[0] for said in listener.said] == [f"{tmp_path / 'run'} has no checkpoint"]
+    assert_same_run(tmp_path / "run", tmp_path / "whole")
+
+
+def test_another_environment_is_told_once(recipe, splits, tmp_path, monkeypatch):
+    train(recipe, tmp_path / "run", splits=splits)
+    listener = Listener()
+    resume(tmp_path / "run", splits=splits, progress=listener)
+    assert listener.said == []
+    path = tmp_path / "run" / "environment.json"
+    sessions = json.loads(path.read_text())
+    sessions[-1] |= {"torch": "2.6.0", "threads": 64, "kernels": not sessions[-1]["kernels"]}
+    path.write_text(json.dumps(sessions))
+    resume(tmp_path / "run", splits=splits, progress=listener)
+    assert len(listener.said) == 1
+    now = "on" if sessions[0]["kernels"] else "off"
+    before = {"on": "off", "off": "on"}[now]
+    assert listener.said[0].startswith(
+        f"resumed in another environment (torch 2.6.0 before, {torch.__version__} now; threads 64 before, 1 now; "
+        f"kernels {before} before, {now} now): the result may differ"
+    )
+    resume(tmp_path / "run", splits=splits, progress=listener)
+    assert len(listener.said) == 1
+
+
+def test_a_refused_run_leaves_nothing(recipe, splits, tmp_path):
+    """Three classes of images and a head of two: only the first step can tell."""
+    model = tcpvit.create_model("tcp_vit_cifar", depth=1, num_classes=2)
+    with pytest.raises(ValueError, match="2"):
+        train(recipe, tmp_path / "runs" / "run", splits=splits, model=model)
+    assert not (tmp_path / "runs").exists()
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "notes.txt").write_text("mine")
+    (mine / "figures").mkdir()
+    with pytest.raises(ValueError, match="2"):
+        train(recipe, mine / "run", splits=splits, model=model)
+    assert sorted(path.name for path in mine.iterdir()) == ["figures", "notes.txt"]
+
+
+def test_a_refused_overwrite_leaves_the_old_run(recipe, splits, tmp_path, monkeypatch):
+    train(recipe, tmp_path / "run", splits=splits)
+    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*.safetensors")}
+
+    def refuse(*args):
+        raise ValueError("no such optimiser here")
+
+    monkeypatch.setattr("tcpvit.training.trainer.build_optimizer", refuse)
+    with pytest.raises(ValueError, match="no such optimiser"):
+        train(recipe, tmp_path / "run", splits=splits, overwrite=True)
+    assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*.safetensors")} == before

@@ -51,8 +51,11 @@ def data_root(root: str | Path | None = None) -> Path:
     given = root or os.environ.get(ENVIRONMENT)
     if given:
         return expand_user(given)
-    cache = Path(pooch.os_cache("tcpvit"))
-    if not cache.is_absolute():  # a user without a home
+    try:
+        cache = Path(pooch.os_cache("tcpvit"))
+    except RuntimeError:
+        cache = Path("~")  # as older versions answer for a user without a home
+    if not cache.is_absolute():
         raise ValueError(f"this user has no home folder to keep data sets in; name one by {ENVIRONMENT} or --data-root")
     return cache
 
