@@ -41,6 +41,7 @@ TOOLS = {
     "tables",
     "timing",
     "validation",
+    "yaml_text",
 }  # which import nothing of ours but errors
 NETWORKS = TOOLS | {"algebra", "layers", "models"}
 ROOMS: dict[str, set[str]] = {
@@ -48,11 +49,12 @@ ROOMS: dict[str, set[str]] = {
     "errors": set(),
     "files": set(),
     "memory": set(),
-    "overrides": {"errors"},
+    "overrides": {"errors", "yaml_text"},
+    "yaml_text": set(),
     "progress": set(),
     "tables": {"errors"},
     "timing": set(),
-    "validation": {"errors"},
+    "validation": {"errors", "files"},
     "algebra": {"errors"},
     "data": TOOLS,
     "figures": TOOLS,

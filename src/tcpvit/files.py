@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import IO, Any
 
 TEMPORARY = ".tmp"
+LARGEST = 200_000_000  # bytes of a file of text that is read; data.json of a million images has 8 million
+DEEPEST = 50  # lists and mappings in each other
 ADVICE = "put the file or folder itself there, or remove the link"
 
 
@@ -56,10 +58,35 @@ def write_json(path: Path, content: Any) -> None:
 
 def read_json(path: Path) -> Any:
     """The content of a JSON file; a damaged one is an error that names it."""
+    text = read_text(path)
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:  # the latter from thousands of lists in lists
+        content = json.loads(text)
+        check_depth(content)
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} holds no JSON ({error}); remove it, or restore it from a copy") from error
+    return content
+
+
+def read_text(path: Path, limit: int = LARGEST) -> str:
+    """A text file of at most `limit` bytes."""
+    if not path.is_file():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+    if (size := path.stat().st_size) > limit:
+        raise ValueError(f"{path} has {size:,} bytes, and no file of its kind more than {limit:,}; it is another file")
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is no text in UTF-8 ({error}); restore it from a copy") from error
+
+
+def check_depth(content: Any, depth: int = DEEPEST) -> None:
+    """Lists and mappings lie in each other at most `depth` deep: nothing that we write does."""
+    if depth < 0:
+        raise ValueError(f"lists or keys lie in each other more than {DEEPEST} deep")
+    inside = content.values() if isinstance(content, dict) else content if isinstance(content, list) else ()
+    for value in inside:
+        if isinstance(value, dict | list):
+            check_depth(value, depth - 1)
 
 
 def refuse_links(folder: Path, names: Iterable[str]) -> None:

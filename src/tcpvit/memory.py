@@ -36,6 +36,16 @@ def check_memory(needed: float, what: str, advice: str, *, available: int | None
         raise TooLarge(f"{what} would need about {size_in_words(needed)}, {there}; {advice}")
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an allocation failed: on a GPU, or on the CPU, where torch says so in words only.
+
+    >>> is_out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory")), is_out_of_memory(RuntimeError())
+    (True, False)
+    """
+    words = ("can't allocate memory", "not enough memory", "out of memory")
+    return isinstance(error, MemoryError) or any(word in str(error) for word in words)
+
+
 def size_in_words(size: float) -> str:
     """Bytes in the unit that fits.
 

@@ -6,11 +6,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import yaml
-
 from tcpvit.errors import nearest
+from tcpvit.yaml_text import read_yaml
 
-DEPTH = 40  # lists and mappings within each other
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)[eE][+-]?\d+")  # YAML 1.1 takes 3e-3 for a word
 
 
@@ -24,7 +22,7 @@ def parse(words: Iterable[str]) -> list[tuple[str, Any]]:
     for word in words:
         key, equals, text = word.partition("=")
         if not equals or not key.strip():
-            raise ValueError(f"an override is KEY=VALUE, as optimizer.lr=0.003, got {shortened(word)}")
+            raise ValueError(f"an override is KEY=VALUE, as optimizer.lr=0.003, got {word!r}")
         pairs.append((key.strip(), read_value(text)))
     return pairs
 
@@ -40,50 +38,8 @@ def read_value(text: str) -> Any:
     try:
         return read_yaml(text)
     except ValueError as error:
-        raise ValueError(f"{shortened(text)} is no valid YAML value ({error})") from error
-
-
-class _PlainLoader(yaml.SafeLoader):
-    """Values as they stand there: an alias can make gigabytes of a line, and a list that holds itself."""
-
-    depth = 0
-
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        if self.check_event(yaml.AliasEvent):
-            raise yaml.YAMLError("aliases (*NAME) are not taken; write the value out")
-        self.depth += 1
-        if self.depth > DEPTH:
-            raise yaml.YAMLError(f"nested more than {DEPTH} deep")
-        node = super().compose_node(parent, index)
-        self.depth -= 1
-        return node
-
-
-def read_yaml(text: str) -> Any:
-    """The content of a YAML text; ValueError for what is none, and for aliases and deep nesting.
-
-    >>> read_yaml("&a [*a]")
-    Traceback (most recent call last):
-    ValueError: aliases (*NAME) are not taken; write the value out
-    """
-    try:
-        return yaml.load(text, _PlainLoader)
-    except (
-        yaml.YAMLError,
-        ValueError,
-        AttributeError,
-        LookupError,
-    ) as error:  # the last three from bad tags, as !!int x
-        raise ValueError(" ".join(str(error).split())) from error
-
-
-def shortened(text: str, length: int = 60) -> str:
-    """A word of the user for an error message.
-
-    >>> shortened("x" * 1000, 5)
-    "'xxxxx'..."
-    """
-    return repr(text) if len(text) <= length else f"{text[:length]!r}..."
+        shown = text if len(text) <= 100 else f"{text[:100]}…"
+        raise ValueError(f"{shown!r} is no valid YAML value: {error}") from error
 
 
 def nested(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:

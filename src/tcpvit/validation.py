@@ -13,13 +13,15 @@ import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic import AfterValidator, AllowInfNan, BeforeValidator, ConfigDict, Strict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as pydantic_dataclass
+from typing_extensions import NotRequired, is_typeddict
 
 from tcpvit.errors import did_you_mean, nearest
+from tcpvit.files import read_json
 
 T = TypeVar("T")
 LARGEST = 2**31 - 1  # of any count: what is larger fits into no machine
@@ -152,9 +154,19 @@ def checked(value: Any, hint: Any, key: str) -> Any:
         raise _plain_error(error, hint, value, key) from None
 
 
+def read_checked(path: Path, hint: Any) -> Any:
+    """The content of a JSON file, as it is, if it is of that type: what it lacks or holds wrongly is named."""
+    content = read_json(path)
+    try:
+        checked(content, hint, "")
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}; restore it from a copy, or write it again") from None
+    return content
+
+
 @functools.cache
 def _adapter(hint: Any) -> TypeAdapter[Any]:
-    own_config = dataclasses.is_dataclass(hint)
+    own_config = _has_fields(hint)
     return TypeAdapter(hint) if own_config else TypeAdapter(hint, config=ConfigDict(arbitrary_types_allowed=True))
 
 
@@ -165,13 +177,13 @@ def _plain_error(error: ValidationError, hint: Any, value: Any, key: str) -> Val
     keys, hint, value, rest = _locate(hint, value, first["loc"])
     place = key + "".join(f"[{item}]" if isinstance(item, int) else f".{item}" for item in keys)
     place = place.removeprefix(".")
-    if first["type"] in ("value_error", "assertion_error"):
-        return ValueError(str(first["ctx"]["error"]))  # a sentence of __post_init__
+    if first["type"] == "value_error":
+        return cast(ValueError, first["ctx"]["error"])  # a sentence of __post_init__
     if first["type"] == "unexpected_keyword_argument" and dataclasses.is_dataclass(hint):
         return unknown_option(str(rest[0]), hint, place)
-    if first["type"] == "missing" and dataclasses.is_dataclass(hint):
+    if first["type"] == "missing" and _has_fields(hint):
         names = ", ".join(str(problem["loc"][-1]) for problem in problems if problem["type"] == "missing")
-        return ValueError(f"{place or getattr(hint, '__name__', 'the config')} does not say {names}")
+        return ValueError(f"{place or _bare(hint).__name__} does not say {names}")
     shown = repr(value)
     shown = shown if len(shown) <= SHOWN else f"{shown[:SHOWN]}…"
     close = nearest(value, _choices(hint)) if isinstance(value, str) else None
@@ -195,8 +207,8 @@ def _locate(hint: Any, value: Any, loc: Sequence[Any]) -> tuple[list[Any], Any, 
     for at, item in enumerate(loc):
         bare = _bare(hint)
         inside = get_args(bare)
-        if dataclasses.is_dataclass(bare):
-            names = [field.name for field in dataclasses.fields(bare)]
+        if _has_fields(bare):
+            names = _names(bare)
             item = names[item] if isinstance(item, int) and item < len(names) else item
             if item not in names or not isinstance(value, Mapping) or item not in value:
                 return keys, bare, value, loc[at:]
@@ -214,8 +226,17 @@ def _locate(hint: Any, value: Any, loc: Sequence[Any]) -> tuple[list[Any], Any, 
     return keys, hint, value, ()
 
 
+def _names(hint: Any) -> list[str]:
+    """The fields of a dataclass, in their order, or the keys of a TypedDict."""
+    return list(get_type_hints(hint)) if is_typeddict(hint) else [item.name for item in dataclasses.fields(hint)]
+
+
+def _has_fields(hint: Any) -> bool:
+    return dataclasses.is_dataclass(hint) or is_typeddict(hint)
+
+
 def _bare(hint: Any) -> Any:
-    return get_args(hint)[0] if get_origin(hint) is Annotated else hint
+    return _bare(get_args(hint)[0]) if get_origin(hint) in (Annotated, NotRequired) else hint
 
 
 def describe(hint: Any, value: Any = None) -> str:
@@ -235,7 +256,7 @@ def describe(hint: Any, value: Any = None) -> str:
     if origin in (tuple, Sequence) and _bare(inside[0]) in _PLURALS:
         number = "one or more " if any(isinstance(extra, MinLen) for extra in extras) else ""
         return f"a list of {number}{_PLURALS[_bare(inside[0])]}"
-    if dataclasses.is_dataclass(bare):
+    if _has_fields(bare):
         return _KINDS[dict]
     word = _KINDS.get(origin or bare) or ("a list" if origin is Sequence else f"a {getattr(bare, '__name__', bare)}")
     return word + _range(extras, value)

@@ -343,7 +343,7 @@ def test_streamed_crops_lie_where_those_in_memory_do(tmp_path, fit):
 @pytest.mark.parametrize("options", [{"fit": "stretch"}, {"on_bad": "ignore"}])
 def test_unknown_ways_are_named(tmp_path, options):
     write_classes(tmp_path, {"a": 5, "b": 5})
-    with pytest.raises(ValueError, match=r"(fit is crop or squash|on_bad is stop or skip), got"):
+    with pytest.raises(ValueError, match=r"^(fit should be one of crop, squash|on_bad should be one of stop, skip)"):
         load(tmp_path, **options)
 
 

@@ -329,7 +329,7 @@ def test_but_not_for_ever(recipe, splits, tmp_path, monkeypatch):
         (["model.options.img_size=64"], r"takes images of 64×64, but those of made/0 have 32×32; resize .*=64, or"),
         (["model.options.in_chans=1"], r"takes 1 channels, but the images of made/0 have 3; .*in_chans=3"),
         (["model.options.num_classes=2"], r"num_classes is 2, but made/0 has 3 classes; leave it out"),
-        (["model.options.depth=abc"], r"model.options.depth should be a whole number, got 'abc'"),
+        (["model.options.depth=abc"], r"model.options.depth should be a whole number of at least 1, got 'abc'"),
         (["model.options.img_size=abc"], r"model.options.img_size should be .*, got 'abc'"),
         (["model.options.dept=2"], r"'dept' is no option of ViTConfig; did you mean 'depth'"),
         (["model.name=tcp_vit_cifra"], r"no model is called 'tcp_vit_cifra'; did you mean 'tcp_vit_cifar'"),

@@ -17,6 +17,7 @@ from tcpvit.models.pretrained import CONFIG, WEIGHTS
 from tcpvit.overrides import flat
 from tcpvit.tables import Table, percent
 from tcpvit.training import Recipe, Result, load_recipe
+from tcpvit.training.build import GIVEN
 from tcpvit.training.distributed import is_main
 from tcpvit.training.folder import RunFolder, folder_of
 from tcpvit.training.metrics import LABELS
@@ -171,13 +172,14 @@ def _recipe_for(task: str | None, model: str | None, data: str | None) -> str | 
 def _check_resumable(folder: Path) -> None:
     """The run trained a preset; another model, as a distilled one, is known to the command that began the run."""
     name = RunFolder(folder).recipe_to_resume().model.name
+    weights_alone = (folder / "last" / WEIGHTS).is_file() and not (folder / "last" / CONFIG).is_file()
+    if name.startswith(GIVEN) or (weights_alone and name in list_models()):
+        raise ValueError(
+            f"{folder} trains a model that was built in Python; go on there with "
+            "tcpvit.training.resume(FOLDER, model=MODEL), the model built as it was"
+        )
     if name not in list_models():
         raise ValueError(
             f"{folder} trains a {name}, which `tcpvit train` cannot build; go on by repeating the command that began "
             f"it (see {folder / 'environment.json'})"
-        )
-    if (folder / "last" / WEIGHTS).is_file() and not (folder / "last" / CONFIG).is_file():
-        raise ValueError(
-            f"{folder} trains a model that was built in Python; go on there with "
-            "tcpvit.training.resume(FOLDER, model=MODEL), the model built as it was"
         )

@@ -19,11 +19,13 @@ from tcpvit.figures.bars import draw_parameter_bars
 from tcpvit.figures.confusion import draw_confusions
 from tcpvit.figures.curves import draw_curves
 from tcpvit.figures.style import save_figure
-from tcpvit.files import read_json, write_atomically
+from tcpvit.files import write_atomically
 from tcpvit.inference import load_model
 from tcpvit.tables import Ratio, Table, Written, duration
 from tcpvit.training.folder import RunFolder
 from tcpvit.training.metrics import LABELS
+from tcpvit.training.preprocessing import read_preprocessing
+from tcpvit.validation import read_checked
 
 # The bars gather the components of `count_parameters` under these names; others stand for themselves.
 GROUPS = dict.fromkeys(("patch_embed", "cls_token", "pos_embed"), "embeddings and tokens")
@@ -78,7 +80,7 @@ class Model:
     @classmethod
     def read(cls, folders: Sequence[Path]) -> Model:
         """From the folders of its runs."""
-        recipe = read_json(folders[0] / "result.json")["recipe"]
+        recipe = RunFolder(folders[0]).read_json("result.json")["recipe"]
         count = count_parameters(load_model(folders[0]).model)
         gathered: Counter[str] = Counter()
         for component, number in count.components.items():
@@ -109,13 +111,15 @@ class Comparison:
     def of(cls, std: Model, tcp: Model) -> Comparison:
         """From two models that were trained."""
         folder = Path(std.runs[0].folder)
-        result, about = read_json(folder / "result.json"), read_json(folder / "best" / "preprocessing.json")
+        result, about = RunFolder(folder).read_json("result.json"), read_preprocessing(folder / "best")
+        if about is None:
+            raise ValueError(f"{folder} does not say what its classes are called; train it again")
         return cls(std, tcp, about["classes"], result["metric"], result["notes"])
 
     @classmethod
     def load(cls, path: Path) -> Comparison:
         """What `save` wrote."""
-        content = read_json(path)
+        content = read_checked(path, Comparison)
         for side in ("std", "tcp"):
             runs = [Run(**run) for run in content[side]["runs"]]
             content[side] = Model(**{**content[side], "runs": runs})

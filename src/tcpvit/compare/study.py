@@ -128,8 +128,7 @@ class Places:
 def _read_record(file: Path) -> Record:
     """A record of a run; another JSON file among the records is an error that names it."""
     content = read_json(file)
-    lacking = [name for name in OF_EVERY_RECORD if not isinstance(content, dict) or name not in content]
-    if lacking:
+    if lacking := [name for name in OF_EVERY_RECORD if not isinstance(content, dict) or name not in content]:
         raise ValueError(f"{file} is no record of a run: it lacks {', '.join(lacking)}; move it elsewhere")
     return dict(content)
 

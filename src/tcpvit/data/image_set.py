@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tcpvit.files import write_atomically
+from tcpvit.memory import check_memory
 
 IGNORE = 255  # the value of a mask's pixels that no loss and no metric counts
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -197,6 +198,9 @@ def resize_images(images: Tensor, size: int, *, chunk: int = 1024) -> Tensor:
     """(N, C, h, w) -> (N, C, size, size) of the same type, antialiased, a chunk at a time to bound the memory."""
     if images.shape[-2:] == (size, size):
         return images.contiguous()
+    number, channels = images.shape[:2]
+    needed = number * channels * size**2 * images.element_size()
+    check_memory(needed, f"{number:,} images of {size}×{size}", "choose a smaller image_size")
     parts = [
         F.interpolate(part.float(), size=(size, size), mode="bilinear", antialias=True, align_corners=False)
         for part in images.split(chunk)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +17,7 @@ from torch import Tensor
 from tcpvit.data.decode import Bands, Layout, orientation_swaps, read_mask, read_pixels
 from tcpvit.data.image_set import IGNORE, Batch, Images, ImageSet, crop_boxes
 from tcpvit.errors import printable
+from tcpvit.memory import check_memory
 from tcpvit.progress import Progress
 
 Fit = Literal["crop", "squash"]
@@ -168,6 +170,9 @@ def in_memory(
 
     `problems` are other things that are wrong with the set, to be told in the same error.
     """
+    for part in parts:
+        needed = len(part) * math.prod(part.image_shape) * part.dtype.itemsize
+        check_memory(needed, f"{len(part):,} images of {part.source}", "choose a smaller image_size")
     batches = [part._decode_all(progress or Progress()) for part in parts]
     if bad := [sentence for batch in batches for sentence in batch.bad]:
         named = list_bad(bad, sum(map(len, parts)))

@@ -15,6 +15,7 @@ from tcpvit.data.image_set import Images, ImageSet, Splits
 from tcpvit.data.source import Source, Split
 from tcpvit.data.subsets import draw, fraction_sizes
 from tcpvit.errors import did_you_mean
+from tcpvit.memory import check_memory
 from tcpvit.progress import Progress
 from tcpvit.validation import Count, Flag, Maybe, Seed, Share, checked
 
@@ -68,6 +69,8 @@ def load_dataset(
     given = _checked_options(name, {**common, "train_size": train_size, "val_size": val_size, **options})
     seed, stratified, val_fraction, image_size = (given[key] for key in common)
     known = {**given, "progress": progress}
+    if image_size:
+        check_memory(3 * image_size**2, f"an image of {image_size}×{image_size}", "choose a smaller image_size")
     splits = read(**{k: v for k, v in known.items() if k in options or (k in accepted and v is not None)})
     if image_size and "image_size" not in accepted:
         splits = _resized(splits, image_size)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -15,9 +14,11 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from tcpvit.errors import did_you_mean
-from tcpvit.files import write_atomically, write_json
+from tcpvit.files import read_json, write_atomically, write_json
 from tcpvit.layers.groups import undecayed_names
 from tcpvit.layers.linear import TubalLinear
+from tcpvit.models.size import check_size
+from tcpvit.validation import within
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 DOWNLOAD = ("revision", "cache_dir", "force_download", "local_files_only", "token")  # what the Hub may be told
@@ -83,7 +84,10 @@ class Pretrained(ModelHubMixin, library_name="tcpvit", license="apache-2.0", tag
             raise ValueError(
                 f"{model_id} holds a {content['architecture']}, not a {cls.__name__}; use tcpvit.from_pretrained"
             )
-        model = architecture(architecture.config_class.from_dict(content["options"]))
+        with within("options"):
+            config = architecture.config_class.from_dict(content["options"])
+        check_size(config)
+        model = architecture(config)
         load_weights(model, _fetch(model_id, WEIGHTS, download))
         return model.eval()
 
@@ -143,13 +147,13 @@ def architecture_of(config: Any) -> type[Pretrained]:
 def read_config(path: Path) -> dict[str, Any]:
     """config.json of one of our models."""
     try:
-        content = json.loads(path.read_text())
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        content = read_json(path)
+    except ValueError as error:
         raise ValueError(f"{path} is no JSON file ({error}); save the model again") from error
     if not isinstance(content, dict) or content.get("library") != "tcpvit":
         raise ValueError(f"{path} does not describe a tcpvit model; was it written by another library?")
     known = sorted([*ARCHITECTURES, *FORMATS])
-    if content.get("architecture") not in known or not isinstance(content.get("options"), dict):
+    if str(content.get("architecture")) not in known or not isinstance(content.get("options"), dict):
         raise ValueError(
             f"{path} names the architecture {content.get('architecture')!r}, and {known} are known here; converted "
             f"models are loaded by tcpvit.from_pretrained"

@@ -14,6 +14,7 @@ from tcpvit.layers.transform import STORED
 from tcpvit.models.config import override
 from tcpvit.models.presets import PRESETS
 from tcpvit.models.pretrained import architecture_of, from_pretrained
+from tcpvit.models.size import check_size
 from tcpvit.models.zoo import pretrained_folder
 
 
@@ -58,6 +59,7 @@ def create_model(name: str, *, pretrained: bool = False, **options: Any) -> Any:
         return _load_pretrained(name, **options)
     named, transform = _name_transform(options)
     config = model_config(name, **named)
+    check_size(config)
     model: Any = architecture_of(config)
     return model(config) if transform is None else model(config, transform)
 

@@ -13,6 +13,7 @@ from tcpvit.algebra.transforms import Transform
 from tcpvit.layers.attention import AttentionKind
 from tcpvit.layers.block import ActivationDomain
 from tcpvit.layers.transform import HatTransform
+from tcpvit.memory import check_memory
 from tcpvit.validation import Count, Flag, Natural, Patterns, checked, dataclass, unknown_option
 
 Init = Literal["project", "fresh"]
@@ -32,6 +33,7 @@ class Conversion:
     init: Init = "project"
 
     def __post_init__(self) -> None:
+        check_memory(4 * 8 * self.tube**2, f"the transform of a tube of {self.tube}", "choose a shorter tube")
         found = HatTransform(self.transform, self.tube)
         if self.init == "project" and not found.is_orthogonal:
             raise ValueError(
@@ -148,8 +150,9 @@ def _check_options(method: type[Conversion], options: Mapping[str, Any]) -> None
 
 def read_config(content: Mapping[str, Any]) -> TensorizeConfig | EncoderConfig:
     """The config that config.json of a saved model holds. Version 0.1.0 wrote the fields of both methods."""
-    method = METHODS.get(content.get("mode", TensorizeConfig.mode))
-    if method is None:
-        raise ValueError(f"mode is one of {', '.join(METHODS)}, got {content['mode']!r}")
+    mode = content.get("mode", TensorizeConfig.mode)
+    if not isinstance(mode, str) or mode not in METHODS:
+        raise ValueError(f"mode is one of {', '.join(METHODS)}, got {mode!r}")
+    method = METHODS[mode]
     of_others = {name for other in METHODS.values() for name in other.options()} - set(method.options())
     return method.from_dict({name: value for name, value in content.items() if name not in of_others})

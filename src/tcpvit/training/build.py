@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, TypeGuard
 
 import torch
@@ -11,17 +12,20 @@ from torch import nn
 from tcpvit import algebra
 from tcpvit.data import IGNORE, Batches, Images, ImageSet, Splits, load_dataset
 from tcpvit.data.mask_classes import MASK_VALUES_HINT
-from tcpvit.models import SegmenterConfig, create_model, model_config
+from tcpvit.models import SegmenterConfig, create_model, list_models, model_config
+from tcpvit.models.size import check_size
 from tcpvit.progress import Progress
 from tcpvit.training.finetune import start_from
-from tcpvit.training.recipe import DataRecipe, Recipe
+from tcpvit.training.recipe import DataRecipe, ModelRecipe, Recipe
 from tcpvit.validation import within
 
+GIVEN = "given from Python"  # the name of a model or a set that no recipe can name
 TRANSFORM_IMAGES = 10_000  # images that a data-driven transform is computed from
 
 
 def load_splits(data: DataRecipe, progress: Progress | None = None) -> Splits:
     """The parts of the recipe's set."""
+    _check_named("data", data.name)
     for key in ("name", "root", "image_size"):
         if key in data.options:
             raise ValueError(f"data.options.{key} should be data.{key}")
@@ -29,6 +33,30 @@ def load_splits(data: DataRecipe, progress: Progress | None = None) -> Splits:
         raise ValueError(f"{data.name} has no option 'progress'")
     with within("data.options"):
         return load_dataset(data.name, data.root, image_size=data.image_size, progress=progress, **data.options)
+
+
+def recipe_as_used(recipe: Recipe, splits: Splits | None, model: nn.Module | None) -> Recipe:
+    """The recipe with what was given from Python in the place of the set and the preset that it names.
+
+    A name that is no preset was given to that model by the caller, and stays.
+    """
+    if splits is not None and splits.name != recipe.data.name:
+        data = replace(recipe.data, name=f"{GIVEN} ({splits.name})", root=None, options={}, image_size=None)
+        recipe = replace(recipe, data=data)
+    if model is not None and recipe.model.name in list_models():
+        recipe = replace(recipe, model=ModelRecipe(f"{GIVEN} ({type(model).__name__})"))
+    return recipe
+
+
+def _check_named(key: str, name: str) -> None:
+    """Raise if the recipe of a run cannot say where its model or its images came from."""
+    if name.startswith(GIVEN):
+        what, argument = ("images", "splits=SPLITS") if key == "data" else ("model", "model=MODEL")
+        other = ", or name another set with --data NAME to measure it on" if key == "data" else ""
+        raise ValueError(
+            f"{key}.name is {name!r}: the {what} of this run cannot be found by name; resume it from Python with "
+            f"tcpvit.training.resume(FOLDER, {argument}){other}"
+        )
 
 
 def check_masks(splits: Splits) -> None:
@@ -60,8 +88,9 @@ def _has_masks(part: Images) -> TypeGuard[ImageSet]:
     return isinstance(part, ImageSet) and part.task == "segmentation"
 
 
-def build_model(recipe: Recipe, train: Images) -> nn.Module:
+def build_model(recipe: Recipe, train: Images, device: torch.device | None = None, processes: int = 1) -> nn.Module:
     """The recipe's model for the classes and images of `train`, weights drawn by its seed or pretrained."""
+    _check_named("model", recipe.model.name)
     options = _with_channels(recipe.model.options, recipe.model.name, train)
     with within("model.options"):
         config = model_config(recipe.model.name, **options)
@@ -71,6 +100,10 @@ def build_model(recipe: Recipe, train: Images) -> nn.Module:
             f"model.options.num_classes is {classes}, but {train.source} has {len(train.classes)} classes; leave it out"
         )
     check_fit(recipe.model.name, config, train)
+    on_gpu = device is not None and device.type == "cuda"
+    available = torch.cuda.get_device_properties(device).total_memory if on_gpu else None
+    batch = min(recipe.data.batch_size, len(train)) // (recipe.optimizer.accumulate * processes)
+    check_size(config, batch=max(batch, 1), available=available, where=str(device) if available else "")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)
         model: nn.Module = create_model(recipe.model.name, **_with_transforms(options, train, config.tube_length))

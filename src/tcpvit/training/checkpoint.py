@@ -22,7 +22,6 @@ from tcpvit.models.pretrained import WEIGHTS, Pretrained, can_save, save_pretrai
 from tcpvit.training.preprocessing import PREPROCESSING
 
 SUFFIX = ".safetensors"
-
 Content = tuple[dict[str, Tensor], dict[str, Any]]
 
 
@@ -44,7 +43,10 @@ def read_checkpoint(path: Path) -> Content:
     text = metadata.get("state", "")
     if metadata.get("sha256") != _digest(tensors, text):
         raise ValueError(f"{path} is damaged (its checksum is wrong)")
-    return tensors, json.loads(text)
+    try:
+        return tensors, json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is damaged ({error})") from error
 
 
 def checkpoint_path(folder: Path, step: int) -> Path:

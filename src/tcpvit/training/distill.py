@@ -21,7 +21,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tcpvit.data import Splits
-from tcpvit.files import read_json
 from tcpvit.layers.linear import TubalLinear
 from tcpvit.models.pretrained import ENCODER_NOTE
 from tcpvit.progress import Progress
@@ -128,7 +127,7 @@ def check_distilled(folder: str | Path, recipe: Recipe, facts: Mapping[str, Any]
     advice = "replace it with --overwrite (overwrite=True), or choose another --out"
     if not (run.path / DISTILLATION).is_file():
         raise ValueError(f"{run} holds a run that does not say what was distilled; {advice}")
-    saved = read_json(run.path / DISTILLATION)
+    saved = run.read_json(DISTILLATION)
     was = {**{key: saved.get(key) for key in facts}, "model": None}
     now = json.loads(json.dumps({**facts, "model": None}))
     check_same(recipe, folder, was=was, now=now, advice=advice)

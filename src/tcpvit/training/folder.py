@@ -16,15 +16,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path, PureWindowsPath
-from typing import IO, Any
+from typing import IO, Annotated, Any
 
 import torch
+from annotated_types import MinLen
+from typing_extensions import TypedDict
 
 import tcpvit
 from tcpvit.files import (
     TEMPORARY,
     open_unlinked,
-    read_json,
     refuse_links,
     source_commit,
     write_atomically,
@@ -32,12 +33,49 @@ from tcpvit.files import (
 )
 from tcpvit.progress import Row
 from tcpvit.training.recipe import Recipe, load_recipe
+from tcpvit.validation import Count, Natural, NonNegative, Text, read_checked
 
 CONFIG = "config.yaml"
 DISTILLATION = "distillation.json"  # what the recipe of a distilled model does not hold, such as its teacher
 FILES = (CONFIG, "environment.json", "data.json", "metrics.csv", "gradients.csv", "result.json", DISTILLATION)
 FOLDERS = ("checkpoints", "best", "last", "tensorboard", "figures")
 LOCK = ".lock"
+
+
+class ResultFile(TypedDict):
+    """What others read of result.json."""
+
+    recipe: Recipe
+    parameters: Natural
+    metric: Text
+    test: dict[Text, Any]
+    seconds: NonNegative
+    notes: list[Text]
+
+
+class Session(TypedDict):
+    """What others read of an entry of environment.json."""
+
+    from_step: Natural
+    command: Annotated[list[Text], MinLen(1)]
+    commit: Text | None
+    torch: Text
+    threads: Count
+
+
+class PartFile(TypedDict):
+    """A part of a set in data.json."""
+
+    source: Text
+    indices: list[int]
+
+
+FORMATS: dict[str, Any] = {
+    "result.json": ResultFile,
+    "environment.json": Annotated[list[Session], MinLen(1)],
+    "data.json": dict[Text, PartFile],
+    DISTILLATION: dict[Text, Any],
+}
 
 
 class Busy(ValueError):
@@ -102,13 +140,13 @@ class RunFolder:
         write_atomically(self.path / name, text.encode())
 
     def read_json(self, name: str) -> Any:
-        """The content of a JSON file of the run."""
-        return read_json(self.path / name)
+        """The content of a JSON file of the run, which is of the format that belongs to its name."""
+        return read_checked(self.path / name, FORMATS[name])
 
     def check_data(self, indices: dict[str, Any]) -> None:
         """Write data.json; a resumed run must find the same images: others would mix training and test sets."""
         path = self.path / "data.json"
-        if path.is_file() and read_json(path) != indices:
+        if path.is_file() and self.read_json("data.json") != indices:
             raise ValueError(
                 f"the images are not those that {self} started with (its data.json): some were added or removed, so "
                 f"the validation and test sets would change; restore the images, or start a new run"
@@ -132,7 +170,7 @@ class RunFolder:
     def add_session(self, device: torch.device, step: int, processes: int = 1) -> None:
         """Add this start or resumption to environment.json."""
         path = self.path / "environment.json"
-        sessions = read_json(path) if path.is_file() else []
+        sessions = self.read_json("environment.json") if path.is_file() else []
         write_json(path, [*sessions, {"from_step": step, "processes": processes, **environment(device)}])
 
     @contextmanager

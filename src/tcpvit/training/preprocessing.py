@@ -3,15 +3,33 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+from typing_extensions import NotRequired, TypedDict
 
 from tcpvit.data import Images
+from tcpvit.data.decode import Bands
+from tcpvit.data.image_set import Task
 from tcpvit.data.images import Fit
-from tcpvit.files import read_json
+from tcpvit.memory import check_memory
 from tcpvit.training.recipe import DataRecipe
+from tcpvit.validation import Count, NonNegative, Number, Text, read_checked
 
 PREPROCESSING = "preprocessing.json"
-REQUIRED = ("task", "classes", "image_shape", "mean", "std")
+
+
+class Preprocessing(TypedDict):
+    """preprocessing.json; version 0.1.0 wrote what is required."""
+
+    task: Task
+    classes: list[Text]
+    image_shape: tuple[Count, Count, Count]
+    mean: list[Number]
+    std: list[NonNegative]
+    source: NotRequired[Text]
+    dtype: NotRequired[Literal["uint8", "uint16", "float32"]]
+    bands: NotRequired[Bands]
+    fit: NotRequired[Fit]
 
 
 def describe_preprocessing(data: Images, recipe: DataRecipe) -> dict[str, Any]:
@@ -45,7 +63,9 @@ def read_preprocessing(folder: Path) -> dict[str, Any] | None:
     path = folder / PREPROCESSING
     if not path.is_file():
         return None
-    found = read_json(path)
-    if missing := [name for name in REQUIRED if not isinstance(found, dict) or name not in found]:
-        raise ValueError(f"{path} does not say {', '.join(missing)}; restore it from a copy, or save the model again")
+    found = read_checked(path, Preprocessing)
+    channels, height, width = found["image_shape"]
+    if not len(found["mean"]) == len(found["std"]) == channels:
+        raise ValueError(f"{path} should have a mean and a std for each of {channels} channels; save the model again")
+    check_memory(4 * channels * height * width, f"an image of {path}", "restore it from a copy")
     return found

@@ -18,8 +18,9 @@ from typing_extensions import Doc
 from tcpvit.data import Augment
 from tcpvit.data.registry import option_names
 from tcpvit.errors import did_you_mean
+from tcpvit.files import read_text
 from tcpvit.models.registry import list_models, model_config
-from tcpvit.overrides import find_key, parse, put, read_yaml, unknown_key
+from tcpvit.overrides import find_key, parse, put, unknown_key
 from tcpvit.validation import (
     Count,
     Flag,
@@ -34,6 +35,7 @@ from tcpvit.validation import (
     checked,
     dataclass,
 )
+from tcpvit.yaml_text import LONGEST, read_yaml
 
 SHIPPED = Path(__file__).parent / "recipes"
 Workers = Annotated[Natural, Le(1024)]
@@ -72,7 +74,7 @@ class DataRecipe:
 class OptimizerRecipe:
     """AdamW, and what is done to the gradients before it."""
 
-    lr: Annotated[Positive, Doc("the peak learning rate")] = 1e-3
+    lr: Annotated[NonNegative, Doc("the peak learning rate")] = 1e-3
     weight_decay: Annotated[NonNegative, Doc("of AdamW; biases, norms, tokens and positions do not decay")] = 0.05
     betas: Annotated[tuple[Rate, Rate], Doc("of AdamW: decay of the two moments")] = (0.9, 0.999)
     eps: Annotated[Positive, Doc("of AdamW: added to the denominator")] = 1e-8
@@ -221,7 +223,7 @@ def _read(name: str | Path) -> str:
     if path.exists() and not path.is_file():
         raise ValueError(f"{name} is a folder, a pipe or a device; a recipe is read from a YAML file")
     if path.suffix in (".yaml", ".yml") or path.is_file():
-        return path.read_text(encoding="utf-8")
+        return read_text(path, LONGEST)
     raise ValueError(
         f"no recipe is called {str(name)!r}, nor is it a YAML file{did_you_mean(str(name), list_recipes())}"
     )

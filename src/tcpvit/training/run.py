@@ -20,9 +20,18 @@ from tcpvit.analysis.parameters import count_parameters
 from tcpvit.data import Batches, Images, Splits
 from tcpvit.data.images import list_bad
 from tcpvit.files import WriteError, write_json
+from tcpvit.memory import TooLarge, is_out_of_memory
 from tcpvit.models.pretrained import WEIGHTS, load_weights
 from tcpvit.progress import NoMessages, Progress, Row, RunSummary
-from tcpvit.training.build import build_batches, build_model, check_masks, find_device, load_splits, missing_classes
+from tcpvit.training.build import (
+    build_batches,
+    build_model,
+    check_masks,
+    find_device,
+    load_splits,
+    missing_classes,
+    recipe_as_used,
+)
 from tcpvit.training.checkpoint import list_checkpoints
 from tcpvit.training.distributed import World, process_group
 from tcpvit.training.folder import RunFolder
@@ -81,6 +90,7 @@ def train(
     Under torchrun, which repeats a command that lost a process, a run of the same recipe in `folder` is resumed.
     """
     run = RunFolder(folder)
+    recipe = recipe if distillation is not None else recipe_as_used(recipe, splits, model)
     with process_group() as world:
         if world.launched and overwrite:
             raise ValueError("under torchrun a restart would overwrite its own run; remove the folder instead")
@@ -150,7 +160,7 @@ class _Setup:
         device = world.assign(find_device(recipe))
         with world.local_main_first():
             splits = splits or load_splits(recipe.data)
-        model = model or build_model(recipe, splits.train)
+        model = model or build_model(recipe, splits.train, device, world.size)
         task = task or task_for(splits.train.task, len(splits.train.classes))
 
         def batches(part: Images, training: bool) -> Batches:
@@ -205,6 +215,22 @@ def _run(run: RunFolder, setup: _Setup, progress: Progress) -> Result:
                 f"{error.strerror}; what was saved before is intact: free space or fix the disk, then resume with"
             )
             raise WriteError(error.errno, f"{sentence} {progress.how_to_resume(run)}") from error
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            raise TooLarge(_out_of_memory(trainer, progress)) from error
+
+
+def _out_of_memory(trainer: Trainer, progress: Progress) -> str:
+    """What to do about a step that did not fit."""
+    recipe, state = trainer.recipe, trainer.state
+    batch, parts = recipe.data.batch_size, recipe.optimizer.accumulate
+    return (
+        f"{trainer.device} has run out of memory after step {state.step} (epoch {state.epoch + 1}) with batches of "
+        f"{batch} in {parts} part{'s' * (parts > 1)}; resume with {progress.how_to_resume(trainer.run)} "
+        f"--set optimizer.accumulate={2 * parts} --set data.eval_batch_size={max(1, recipe.data.eval_batch_size // 2)}"
+        f", or start a new run with data.batch_size={max(1, batch // 2)}, which should need about half"
+    )
 
 
 def _finish(trainer: Trainer, setup: _Setup) -> Result:

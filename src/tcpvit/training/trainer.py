@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -40,6 +40,7 @@ from tcpvit.training.sharding import (
     sync_batch_norm,
 )
 from tcpvit.training.tasks import Task
+from tcpvit.validation import checked
 
 MAX_SKIPPED_IN_A_ROW = 100  # steps with a non-finite loss, after which the run stops in any case
 
@@ -335,6 +336,8 @@ class Trainer:
     def restore(self, content: Content) -> None:
         """The inverse of `save`."""
         tensors, state = content
+        checked(state, dict[Literal["state", "scaler"], dict[str, Any]], "the state of the checkpoint")
+        checked(state.get("state"), State, "the state of the checkpoint")
         parts: dict[str, dict[str, Tensor]] = {"model": {}, "optimizer": {}, "ema": {}}
         for full_name, tensor in tensors.items():
             part, _, name = full_name.partition(".")
