@@ -22,7 +22,7 @@ def parse(words: Iterable[str]) -> list[tuple[str, Any]]:
     for word in words:
         key, equals, text = word.partition("=")
         if not equals or not key.strip():
-            raise ValueError(f"an override is KEY=VALUE, as optimizer.lr=0.003, got {shortened(word)}")
+            raise ValueError(f"an override is KEY=VALUE, as optimizer.lr=0.003, got {word!r}")
         pairs.append((key.strip(), read_value(text)))
     return pairs
 

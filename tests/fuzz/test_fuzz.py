@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from fuzz_lines import random_line, recipe_keys
+from fuzz_lines import is_number, random_line, recipe_keys
 from fuzz_values import NO_NUMBERS, WORDS, YAML
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tcpvit.errors import printable
@@ -21,9 +21,15 @@ PROGRAM = Path(__file__).with_name("fuzz.py")
 
 
 def test_a_sample_of_bad_lines_and_files_is_refused():
-    words = [sys.executable, str(PROGRAM), "--lines", "40", "--files", "30", "--nonsense", "20"]
+    words = [sys.executable, str(PROGRAM), "--lines", "30", "--files", "20", "--nonsense", "23"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_catalogue_of_nonsense_covers_number_keys():
+    numbers = {key for key, hint in recipe_keys().items() if is_number(hint)}
+    assert {"optimizer.lr", "data.workers", "model.options.drop_path_rate", "augment.flip", "seed"} <= numbers
+    assert not {"device", "compile", "model.options.transform"} & numbers
 
 
 def test_a_case_is_found_again_by_its_number():
@@ -31,6 +37,7 @@ def test_a_case_is_found_again_by_its_number():
     assert random_line(0, 17).words != random_line(1, 17).words
 
 
+@settings(max_examples=50)
 @given(
     key=st.sampled_from(sorted(recipe_keys())),
     value=st.one_of(st.text(), st.sampled_from([*WORDS, *YAML, *NO_NUMBERS])),

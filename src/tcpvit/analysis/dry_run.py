@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call
 from torch.nn.utils import parametrize
 
+from tcpvit.memory import check_memory
 from tcpvit.models.pretrained import Pretrained
 
 ImageSize = int | tuple[int, int]
@@ -39,6 +40,8 @@ def find_example(model: Any, image_size: ImageSize | None = None, batch: int = 1
     if shape is None:
         return None
     size = shape[1:] if image_size is None else _pair(image_size)
+    needed = like.element_size() * batch * shape[0] * size[0] * size[1]
+    check_memory(needed, f"a batch of {batch:,} images", "take a smaller batch")
     images = torch.zeros(batch, shape[0], *size, dtype=like.dtype, device=like.device)
     return images if name is None else {name: images}
 

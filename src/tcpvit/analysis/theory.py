@@ -6,6 +6,7 @@ They count the weights of the linear maps and the norms, but no biases, and toke
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -42,6 +43,8 @@ class EncoderShape:
         for name in ("d", "tube", "heads", "depth", "tokens"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is at least 1, got {getattr(self, name)}")
+        if not math.isfinite(self.mlp_ratio):
+            raise ValueError(f"mlp_ratio is a finite number, got {self.mlp_ratio}")
         if self.d_ff < 1:
             raise ValueError(f"mlp_ratio={self.mlp_ratio} leaves no hidden feature of d={self.d}; take a larger one")
         check_heads(self.d, self.heads, "slice width")

@@ -11,6 +11,9 @@ from tcpvit.cli.show import show
 from tcpvit.errors import did_you_mean
 from tcpvit.tables import Bytes, Ratio, Table
 
+MOST_THREADS = 1024  # torch's pool ends the process if it cannot start all of them
+MOST_SECONDS = 86_400
+
 
 def bench(
     shapes: list[str] | None = None,
@@ -45,8 +48,10 @@ def bench(
         for name in asked:
             if name not in known:
                 raise ValueError(f"no {kind} is called {name!r}{did_you_mean(name, known)}")
-    if min(threads) < 1 or seconds <= 0:
-        raise ValueError(f"threads and seconds are positive, got threads={threads} and seconds={seconds}")
+    if min(threads) < 1 or max(threads) > MOST_THREADS:
+        raise ValueError(f"threads are between 1 and {MOST_THREADS}, got {threads}")
+    if not 0 < seconds <= MOST_SECONDS:
+        raise ValueError(f"seconds are positive, and a day ({MOST_SECONDS:,}) at most, got {seconds}")
     if peers and (missing := missing_peers()):
         packages = " ".join(PEERS[name][0] for name in missing)
         print(f"not installed, so left out: {', '.join(missing)} (pip install {packages})", file=sys.stderr)

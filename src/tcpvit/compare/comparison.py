@@ -25,7 +25,7 @@ from tcpvit.tables import Ratio, Table, Written, duration, render
 from tcpvit.training.folder import RunFolder
 from tcpvit.training.metrics import LABELS
 from tcpvit.training.preprocessing import read_preprocessing
-from tcpvit.validation import read_checked
+from tcpvit.validation import Natural, checked, read_checked
 
 # The bars gather the components of `count_parameters` under these names; others stand for themselves.
 GROUPS = dict.fromkeys(("patch_embed", "cls_token", "pos_embed"), "embeddings and tokens")
@@ -51,6 +51,7 @@ class Run:
         """From what the run left in its folder."""
         run = RunFolder(folder)
         result, (*_, last) = run.read_json("result.json"), run.read_json("environment.json")
+        checked(result["test"].get("confusion"), list[list[Natural]], f"test.confusion of {folder / 'result.json'}")
         return cls(str(folder), result["recipe"]["seed"], result["seconds"], result["test"], run.read_metrics(), last)
 
     def images_per_second(self) -> float:

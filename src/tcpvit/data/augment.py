@@ -36,7 +36,9 @@ class Augment:
     """
 
     shift: Annotated[
-        Natural, Doc('move by up to this many pixels, "random crop with padding"; black (masks: ignored) comes in')
+        Natural,
+        Le(1024),
+        Doc('move by up to this many pixels, "random crop with padding"; black (masks: ignored) comes in'),
     ] = 0
     flip: Annotated[Fraction, Doc("probability of mirroring left and right")] = 0.0
     zoom: Annotated[

@@ -204,7 +204,7 @@ def find_device(recipe: Recipe) -> torch.device:
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(name)
-        torch.empty(0, device=device)
+        torch.empty(1, device=device).item()  # "meta" has no numbers
     except (RuntimeError, AssertionError) as error:
         raise ValueError(f"device={name!r} is not available here; take device=cpu") from error
     if recipe.precision == "float16" and device.type != "cuda":

@@ -61,7 +61,7 @@ def checkpoint_path(folder: Path, step: int) -> Path:
 
 def list_checkpoints(folder: Path) -> list[Path]:
     """The checkpoints of a run, oldest first."""
-    return sorted(folder.glob(f"step-*{SUFFIX}"))
+    return sorted(path for path in folder.glob(f"step-*{SUFFIX}") if path.is_file())
 
 
 def read_latest(folder: Path, warn: Callable[[str], None]) -> Content | None:

@@ -153,6 +153,13 @@ class Recipe:
     ] = "float32"
     compile: Annotated[Flag, Doc("by torch.compile")] = False
 
+    def __post_init__(self) -> None:
+        if self.optimizer.accumulate > self.data.batch_size:
+            raise ValueError(
+                f"optimizer.accumulate is at most data.batch_size, {self.data.batch_size}, got "
+                f"{self.optimizer.accumulate}; a micro-batch has at least one image"
+            )
+
     def override(self, words: Iterable[str]) -> Recipe:
         """This recipe with `KEY=VALUE` words applied; an unknown key is an error that names the nearest one."""
         content = self.to_dict()
