@@ -28,6 +28,12 @@ def _same_random_numbers():
     torch.manual_seed(0)
 
 
+@pytest.fixture(autouse=True)
+def _same_terminal(monkeypatch):
+    """A display that a test asks for is drawn, whatever the terminal of whoever runs the tests can do."""
+    monkeypatch.setenv("TERM", "xterm")
+
+
 @pytest.fixture
 def recipe() -> Recipe:
     """The small run, of 2 epochs of 3 steps."""

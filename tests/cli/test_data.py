@@ -106,7 +106,7 @@ def test_options_of_the_set_as_in_training(tmp_path, capsys, monkeypatch):
         (["download", "digits-on-photos"], "needs no download"),
         (["download", "cfar10"], "did you mean 'cifar10'"),
         (["show", "folder:nowhere"], "there is no folder nowhere"),
-        (["show", "digits-on-photos", "--level", "odd"], "levels easy, hard"),
+        (["show", "digits-on-photos", "--level", "odd"], "level should be one of easy, hard"),
         (["show", "folder:mine", "--set", "data.options.mask_values=[0, 1]"], "mask_values should be"),
         (["check", "folder:mine", "--set", "data.options.classes=abc"], "classes should be"),
     ],

@@ -113,7 +113,10 @@ def test_a_preset_is_measured_untrained(run):
         (["train", "demo", "--set", "learning_rate=1"], "a recipe has no key 'learning_rate'"),
         (["train", "demo", "--set", "model.options.img_size=64"], "those of digits-on-photos/train have 32×32; resize"),
         (["train", "demo", "--set", "data.options.sizes=64"], "data.options.sizes should be "),
-        (["train", "demo", "--set", "data.options.train_size=abc"], "train_size should be a whole number or null"),
+        (
+            ["train", "demo", "--set", "data.options.train_size=abc"],
+            "train_size should be a whole number of at least 1 or null",
+        ),
         (
             ["train", "demo", "--set", "data.options.stratified=maybe"],
             "stratified should be true or false",

@@ -104,7 +104,7 @@ def test_given_axes_are_saved(tmp_path):
         ({"kept": 300}, "kept=300 coefficients are more than the 200 bands have"),
         ({"kept": None, "band_basis": "haar"}, "band_basis='haar' needs kept"),
         ({"band_basis": "pca"}, "band_basis='pca' needs its matrix"),
-        ({"stem": -1}, "stem is a number of features, 0 or more, got -1"),
+        ({"stem": -1}, "stem should be a whole number of at least 0, got -1"),
         ({"wavelengths": (400.0, 500.0)}, "2 wavelengths were given for 200 bands"),
         ({"wavelengths": (-1.0,) * 200}, "positive numbers of nanometres"),
         ({"tube": 7}, "the tube 7 does not divide the width 256"),

@@ -20,6 +20,7 @@ from tcpvit.validation import (
     Flag,
     Maybe,
     Natural,
+    Number,
     Positive,
     Rate,
     Size,
@@ -159,7 +160,7 @@ class ViTConfig(EncoderConfig):
     kept: Maybe[Count] = None  # first coefficients of the spectrum of in_chans bands; None: the channels as they are
     band_basis: Text = "dct"  # of the spectrum
     stem: Natural = 0  # features that a separable c-product convolution makes of each slice before the patches; 0: none
-    wavelengths: Maybe[tuple[Positive, ...]] = None  # of the bands it is trained on, in nanometres
+    wavelengths: Maybe[tuple[Number, ...]] = None  # of the bands it is trained on, in nanometres
     # From here on TCP only.
     tube: Maybe[Count] = None  # C; None: the kept coefficients, or the image's channels
     transform: Text = "dct"
@@ -184,6 +185,8 @@ class ViTConfig(EncoderConfig):
             raise ValueError(f"band_basis={self.band_basis!r} needs kept, the number of its coefficients to keep")
         if self.wavelengths is not None and len(self.wavelengths) != self.in_chans:
             raise ValueError(f"{len(self.wavelengths)} wavelengths were given for {self.in_chans} bands")
+        if self.wavelengths is not None and min(self.wavelengths) <= 0:
+            raise ValueError(f"wavelengths are positive numbers of nanometres, got {min(self.wavelengths):g}")
 
     @property
     def coefficients(self) -> int:
