@@ -83,7 +83,7 @@ def test_the_verb_as_a_program():
     [
         ({"shapes": ["cifr"]}, "no shape is called 'cifr'.*did you mean 'cifar'"),
         ({"precision": ["float16"]}, "no precision is called 'float16'.*did you mean 'bfloat16'"),
-        ({"threads": [0]}, "positive"),
+        ({"threads": [0]}, "threads are between 1 and 1024"),
         ({"seconds": 0}, "positive"),
     ],
 )
