@@ -13,7 +13,7 @@ from tcpvit.cli.reproduce import run_study
 from tcpvit.compare.study import Places, Study
 from tcpvit.errors import did_you_mean
 
-STUDIES = ("classification", "conversion", "segmentation", "slices")
+STUDIES = ("classification", "conversion", "segmentation", "slices", "volumes")
 
 
 def experiment(

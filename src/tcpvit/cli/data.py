@@ -15,7 +15,7 @@ from tcpvit.data.contact_sheet import contact_sheet
 from tcpvit.data.files import FileCheck
 from tcpvit.data.files import data_root as resolve_root
 from tcpvit.data.folder import describe
-from tcpvit.data.registry import BUILT_IN, FOLDER, SOURCES, download_dataset, find_dataset, get_source
+from tcpvit.data.registry import BUILT_IN, FOLDER, MADE, SOURCES, download_dataset, find_dataset, get_source
 from tcpvit.files import expand_user
 from tcpvit.tables import Bytes, Table
 from tcpvit.training import Recipe
@@ -74,9 +74,11 @@ def _list(root: str, json: bool) -> Table:
     place = resolve_root(root)
     table = Table("data", f"Sets in {place}", ["name", "what", "on disk", "folder", "download"])
     table.add(BUILT_IN, "handwritten digits on photographs, 32×32", None, "built in", None)
+    table.add("moving-digits", "clips of handwritten digits that move, 8×32×32", None, "built in", None)
+    table.add("solid-digits", "handwritten digits as bodies in space, 32³", None, "built in", None)
     for source in SOURCES.values():
         folder = source.find(place)
-        download = Bytes(sum(resource.size for resource in source.resources))
+        download = Bytes(sum(resource.size for resource in source.resources)) or None
         size = Bytes(_bytes_in(folder)) if folder else None
         table.add(source.name, source.about, size, str(folder) if folder else None, download)
     table.add(f"{FOLDER}PATH", "your own images", None, None, None)
@@ -85,7 +87,7 @@ def _list(root: str, json: bool) -> Table:
 
 
 def _download(name: str, root: str, extra: bool, json: bool) -> dict[str, str]:
-    if name == BUILT_IN or name.startswith(FOLDER):
+    if name in MADE or name.startswith(FOLDER):
         raise ValueError(f"{name} needs no download")
     result = {
         "name": name,
@@ -118,7 +120,7 @@ def _check(data: DataRecipe, json: bool) -> list[FileCheck]:
 
 
 def _check_source(name: str, root: str | None) -> list[FileCheck]:
-    if name == BUILT_IN:
+    if name in MADE:
         raise ValueError(f"{name} is made on the spot; there is nothing to check")
     return get_source(name).check(find_dataset(name, root))
 

@@ -16,6 +16,7 @@ from tcpvit.data.scenes import load as scene_load
 from tcpvit.data.scenes.named import list_scenes
 from tcpvit.data.source import Source
 from tcpvit.data.subsets import draw, fraction_sizes
+from tcpvit.data.volumes import medmnist3d, moving_digits, solid_digits
 from tcpvit.errors import did_you_mean
 from tcpvit.files import expand_user
 from tcpvit.memory import check_memory
@@ -23,17 +24,23 @@ from tcpvit.progress import Progress
 from tcpvit.validation import Count, Flag, Maybe, Seed, Share, Text, checked
 
 BUILT_IN = "digits-on-photos"
+MADE: dict[str, Callable[..., Splits]] = {
+    BUILT_IN: digits_on_photos.load,
+    "moving-digits": moving_digits.load,
+    "solid-digits": solid_digits.load,
+}  # on the spot
 FOLDER, SCENE = "folder:", scene_load.PREFIX
-SOURCES = {module.SOURCE.name: module.SOURCE for module in (cifar10, svhn, stl10, oxford_pet)}
+_MODULES = (cifar10, svhn, stl10, oxford_pet)
+SOURCES = {source.name: source for source in (*(module.SOURCE for module in _MODULES), *medmnist3d.ALL_SOURCES)}
 
 
 def list_datasets() -> list[str]:
     """The names that `load_dataset` takes; `folder:PATH` and `scene:PATH` are names too.
 
     >>> list_datasets()[:5], list_datasets()[-3:]
-    (['digits-on-photos', 'cifar10', 'svhn', 'stl10', 'oxford-pet'], ['houston', 'folder:PATH', 'scene:PATH'])
+    (['digits-on-photos', 'moving-digits', 'solid-digits', 'cifar10', 'svhn'], ['houston', 'folder:PATH', 'scene:PATH'])
     """
-    return [BUILT_IN, *SOURCES, *list_scenes(), f"{FOLDER}PATH", f"{SCENE}PATH"]
+    return [*MADE, *SOURCES, *list_scenes(), f"{FOLDER}PATH", f"{SCENE}PATH"]
 
 
 def is_scene(name: str) -> bool:
@@ -94,7 +101,8 @@ def load_dataset(
 def _checked_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Options as `load_dataset` and the reader of this set declare them."""
     general = get_type_hints(load_dataset, include_extras=True)
-    hints = get_type_hints(_loader(name), include_extras=True) | general  # which may leave out what a reader needs
+    loader = _loader(name)
+    hints = get_type_hints(getattr(loader, "func", loader), include_extras=True) | general  # which may leave things out
     return {key: checked(value, hints[key], key) for key, value in options.items()}
 
 
@@ -104,15 +112,15 @@ def option_names(name: str) -> list[str]:
     >>> "level" in option_names("digits-on-photos"), option_names("cifar11")
     (True, [])
     """
-    if name not in (BUILT_IN, *SOURCES) and not name.startswith(FOLDER) and not is_scene(name):
+    if name not in (*MADE, *SOURCES) and not name.startswith(FOLDER) and not is_scene(name):
         return []
     names = {**inspect.signature(load_dataset).parameters, **inspect.signature(_loader(name)).parameters}
     return [option for option in names if option not in ("name", "root", "folder", "options", "progress")]
 
 
 def _loader(name: str) -> Callable[..., Splits]:
-    if name == BUILT_IN:
-        return digits_on_photos.load
+    if name in MADE:
+        return MADE[name]
     if is_scene(name):
         return scene_load.load
     return folder.load if name.startswith(FOLDER) else get_source(name).load
@@ -131,9 +139,10 @@ def find_dataset(name: str, root: str | Path | None = None) -> Path:
     place = source.find(root)
     if place is None:
         size = sum(resource.size for resource in source.resources) / 1e6
+        how_large = f" ({size:,.0f} MB)" if size else ""
         raise FileNotFoundError(
-            f"{name} is not in {root}: fetch it ({size:,.0f} MB) with `tcpvit data download {name}`, or point "
-            f"--data-root or {files.ENVIRONMENT} to the folder that holds it"
+            f"{name} is not in {root}: fetch it{how_large} with `tcpvit data download {name}`, or "
+            f"point --data-root or {files.ENVIRONMENT} to the folder that holds it"
         )
     return place
 
@@ -173,11 +182,11 @@ def _reader(
     if is_scene(name):
         scene = partial(scene_load.load, name, root)
         return scene if split is None else partial(scene, split=checked(split, Text, "split"))
-    if name == BUILT_IN or name.startswith(FOLDER):
+    if name in MADE or name.startswith(FOLDER):
         if split is not None:
             raise ValueError(f"{name} has one way to be split, so `split` does not apply; got {split!r}")
-        if name == BUILT_IN:
-            return digits_on_photos.load
+        if name in MADE:
+            return MADE[name]
         return partial(folder.load, expand_user(name[len(FOLDER) :]))
     source = get_source(name)
     split = split or source.default_split

@@ -78,9 +78,8 @@ def missing_classes(train: Images) -> tuple[str, ...]:
         return ()
     counts = torch.bincount(train.targets.flatten(), minlength=IGNORE + 1).tolist()
     absent = [name for name, count in zip(train.classes, counts, strict=False) if not count]
-    height, width = train.image_shape[1:]
     note = (
-        f"at {height}×{width} pixels no training mask holds {', '.join(absent)}; "
+        f"at {'×'.join(map(str, train.image_shape[1:]))} pixels no training mask holds {', '.join(absent)}; "
         f"{100 * counts[IGNORE] / train.targets.numel():.1f} % of the pixels are {IGNORE}, which is ignored"
     )
     return (note,) if absent else ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,7 +24,7 @@ class Preprocessing(TypedDict):
 
     task: Task
     classes: list[Text]
-    image_shape: tuple[Count, Count, Count]
+    image_shape: tuple[Count, Count, Count] | tuple[Count, Count, Count, Count]
     mean: list[Number]
     std: list[NonNegative]
     source: NotRequired[Text]
@@ -64,8 +65,8 @@ def read_preprocessing(folder: Path) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     found = read_checked(path, Preprocessing)
-    channels, height, width = found["image_shape"]
+    channels = found["image_shape"][0]
     if not len(found["mean"]) == len(found["std"]) == channels:
         raise ValueError(f"{path} should have a mean and a std for each of {channels} channels; save the model again")
-    check_memory(4 * channels * height * width, f"an image of {path}", "restore it from a copy")
+    check_memory(4 * prod(found["image_shape"]), f"an image of {path}", "restore it from a copy")
     return found
