@@ -13,7 +13,15 @@ from tcpvit.training.recipe import SHIPPED, known_keys
 
 def test_the_shipped_recipes():
     papers = ["paper-classification", "paper-segmentation"]
-    assert list_recipes() == ["cifar-classification", "demo", *papers, "scene", "tuned-classification"]
+    assert list_recipes() == [
+        "cifar-classification",
+        "clips",
+        "demo",
+        *papers,
+        "scene",
+        "tuned-classification",
+        "volumes",
+    ]
 
 
 @pytest.mark.parametrize("name", list_recipes())

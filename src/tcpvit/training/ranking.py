@@ -50,7 +50,7 @@ class RankingMetrics(ClassificationMetrics):
         """
         found = super().summary()
         area = (self.aucs()[1] if self.classes == 2 else self.aucs().nanmean()).item()
-        majority = (self.confusion.sum(1).max() / self.total).item() if self.total else float("nan")
+        majority = int(self.confusion.sum(1).max()) / self.total if self.total else float("nan")
         return {"loss": found.pop("loss"), "auc": area, **found, "majority": majority}
 
     def by_class(self) -> dict[str, list[float]]:
