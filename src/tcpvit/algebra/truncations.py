@@ -111,9 +111,7 @@ def skinny_svd(
     >>> U.shape, S.shape, V.shape
     (torch.Size([6, 2, 3]), torch.Size([2, 2, 3]), torch.Size([5, 2, 3]))
     """
-    domain = Domain(transform, A, tube_ndim=tube_ndim, finite=True)
-    U, S, V = svd_slices(domain.to_hat(A), domain)
-    kept = rank_cutoff(S, domain, A, rtol, atol)[..., None] < S
+    domain, U, S, V, kept = _ranked_svd(A, transform, rtol, atol, tube_ndim)
     return _cut(domain, U, S * kept, V, _width(kept))
 
 
@@ -177,9 +175,7 @@ def orth(
     >>> orth(torch.ones(4, 5, 3)).shape
     torch.Size([4, 1, 3])
     """
-    domain = Domain(transform, A, tube_ndim=tube_ndim, finite=True)
-    U, S, _ = svd_slices(domain.to_hat(A), domain)
-    kept = rank_cutoff(S, domain, A, rtol, atol)[..., None] < S
+    domain, U, _, _, kept = _ranked_svd(A, transform, rtol, atol, tube_ndim)
     return domain.from_hat((U * kept[..., None, :])[..., : _width(kept)])
 
 
@@ -200,12 +196,24 @@ def null(
     >>> null(torch.ones(2, 4, 1)).shape
     torch.Size([4, 3, 1])
     """
-    domain = Domain(transform, A, tube_ndim=tube_ndim, finite=True)
-    _, S, V = svd_slices(domain.to_hat(A), domain, full_matrices=True)
-    kept = rank_cutoff(S, domain, A, rtol, atol)[..., None] < S
+    domain, _, S, V, kept = _ranked_svd(A, transform, rtol, atol, tube_ndim, full_matrices=True)
     zero = ~torch.nn.functional.pad(kept, (0, V.shape[-1] - S.shape[-1]))  # (C…, ..., n)
     width = int(zero.sum(-1).max()) if zero.numel() else 0
     return domain.from_hat((V * zero[..., None, :]).flip(-1)[..., :width])
+
+
+def _ranked_svd(
+    A: Tensor,
+    transform: TransformsArg,
+    rtol: float | None,
+    atol: float | None,
+    tube_ndim: int,
+    full_matrices: bool = False,
+) -> tuple[Domain, Tensor, Tensor, Tensor, Tensor]:
+    """The hat domain of A, U, S and V of its slices, and which singular values (C…, ..., k) are not zero."""
+    domain = Domain(transform, A, tube_ndim=tube_ndim, finite=True)
+    U, S, V = svd_slices(domain.to_hat(A), domain, full_matrices=full_matrices)
+    return domain, U, S, V, rank_cutoff(S, domain, A, rtol, atol)[..., None] < S
 
 
 def _cut(domain: Domain, U: Tensor, S: Tensor, V: Tensor, width: int) -> SVD:
