@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -48,7 +49,7 @@ def make_split(scene: Scene, kind: Kind, seed: int, *, validate: bool = False) -
 class Cube:
     """The standardised scene with its border reflected, from which windows (n, channels, w, w) are cut.
 
-    Statistics are those of the training pixels. `components` projects the bands on so many principal axes.
+    Statistics are those of the training pixels. `components` takes principal components instead of the bands.
     """
 
     def __init__(self, scene: Scene, split: SceneSplit, window: int = WINDOW, components: int | None = None):
@@ -57,10 +58,17 @@ class Cube:
         values = np.pad(statistics.apply(scene.data), ((radius, radius), (radius, radius), (0, 0)), mode="reflect")
         self.values = torch.from_numpy(values)  # (H + 2r, W + 2r, channels)
         self.window, self.channels = window, values.shape[-1]
-        self.grey = torch.from_numpy(statistics.mean / statistics.std).float()  # zero radiance, in units of deviation
+        self.axes = torch.eye(self.channels)  # (channels, bands), where bands are those before `project`
+        self.grey = torch.from_numpy(statistics.mean / statistics.std).float()  # radiance zero is −grey
         offsets = np.indices((window, window)) - radius  # (2, w, w)
         turned = np.einsum("sab,bij->saij", SYMMETRIES, offsets) + radius  # (8, 2, w, w)
         self.offsets = torch.from_numpy(turned)
+
+    def project(self, axes: Tensor) -> Cube:
+        """The coefficients of all spectra on axes (K, bands): a fixed first layer, computed once for the scene."""
+        found = copy(self)
+        found.values, found.axes, found.channels = self.values @ axes.mT, axes @ self.axes, len(axes)
+        return found
 
     def windows(self, pixels: Tensor, turns: Tensor | None = None) -> Tensor:
         """Windows around pixels (n, 2), each turned by its one of the eight symmetries (n,)."""

@@ -60,12 +60,13 @@ def augmented(cube: Cube, pixels: Tensor, targets: Tensor, how: Training, random
         windows = windows.lerp(windows[_partners(targets, random)], share)
     if how.brightness:  # of the radiance, whose zero is not the zero of standardised bands
         factor = torch.exp(how.brightness * torch.randn(number, 1, 1, 1, generator=random))
-        windows = factor * windows + (factor - 1) * cube.grey[:, None, None]
+        windows = factor * windows + (factor - 1) * (cube.axes @ cube.grey)[:, None, None]
     if how.offset:
-        weights = how.offset * torch.randn(number, SMOOTH, generator=random)
-        windows = windows + (weights @ _smooth_curves(cube.channels))[:, :, None, None]
-    if how.noise:
-        windows = windows + how.noise * torch.randn(windows.shape, generator=random)
+        curves = _smooth_curves(cube.axes.shape[1]) @ cube.axes.mT
+        windows = windows + (how.offset * torch.randn(number, SMOOTH, generator=random) @ curves)[:, :, None, None]
+    if how.noise:  # white in the bands, so independent on orthogonal axes, as long as each of them is
+        lengths = how.noise * cube.axes.norm(dim=1)[:, None, None]
+        windows = windows + lengths * torch.randn(windows.shape, generator=random)
     return windows
 
 
@@ -108,25 +109,24 @@ def predict(model: nn.Module, cube: Cube, pixels: Tensor, *, average: bool = Fal
     return torch.cat(found)
 
 
-def self_supervised_start(model: Any, cube: Cube, pixels: Tensor, how: Training, seed: int, lr: float = 2e-3) -> None:
-    """Train a scene preset to restore the coefficients of masked spectra, without any label.
+def self_supervised_start(model: Any, bands: Cube, axes: Tensor, pixels: Tensor, how: Training, seed: int) -> None:
+    """Train a scene preset, whose input are coefficients on `axes`, to restore those of masked spectra; no labels.
 
-    Half of the bands, in runs, and about half of the patches are set to zero. Patch tokens restore the coefficients of
-    their patch, the class token the mean of the window; the two maps that read them are thrown away.
+    Half of the bands, in runs, and half of the patches are set to zero. Patch tokens restore the coefficients of their
+    patch, the class token the mean of the window; the two maps that read them are thrown away.
     """
     random = torch.Generator().manual_seed(seed + 1)
-    torch.manual_seed(seed + 1)
     config = model.config
-    of_patch = nn.Linear(config.width, config.coefficients * config.patch_size**2)
-    of_window = nn.Linear(config.width, config.coefficients)
+    of_patch = nn.Linear(config.width, len(axes) * config.patch_size**2)
+    of_window = nn.Linear(config.width, len(axes))
     everything = nn.ModuleList([model, of_patch, of_window])
-    optimizer, schedule = _optimizer(everything, lr, how, how.start * math.ceil(len(pixels) / how.batch))
+    optimizer, schedule = _optimizer(everything, how.lr, how, how.start * math.ceil(len(pixels) / how.batch))
     model.train()
     for chosen in _batches(len(pixels), how, how.start, random):
-        windows = cube.windows(pixels[chosen], torch.randint(8, (len(chosen),), generator=random))
-        with torch.no_grad():
-            wanted = model.bands(windows)  # (n, K, w, w)
-        tokens = model.forward_features(_masked(windows, config.patch_size, random))
+        windows = bands.windows(pixels[chosen], torch.randint(8, (len(chosen),), generator=random))
+        wanted = F.conv2d(windows, axes[:, :, None, None])  # (n, K, w, w)
+        masked = F.conv2d(_masked(windows, config.patch_size, random), axes[:, :, None, None])
+        tokens = model.forward_features(masked)
         patches = F.unfold(wanted, config.patch_size, stride=config.patch_size).mT  # (n, N, K·P²)
         loss = F.mse_loss(of_patch(tokens[:, 1:]), patches) + F.mse_loss(of_window(tokens[:, 0]), wanted.mean((2, 3)))
         optimizer.zero_grad()

@@ -23,6 +23,8 @@ from experiments.hyperspectral.cube import (
 from experiments.hyperspectral.fit import Training, confusion, predict, scores, self_supervised_start, train
 from experiments.hyperspectral.peers import CLASSICAL, NETWORKS, classical, features
 from tcpvit.data.scenes import Scene, SceneSplit
+from tcpvit.layers.bands import BandDCT
+from tcpvit.models.registry import model_config
 
 Settings = dict[str, Any]  # model, options of the model, and fields of `Training`
 OF_TRAINING = {field.name for field in fields(Training)}
@@ -55,27 +57,43 @@ def _fit_network(
 ) -> tuple[Tensor, int]:
     how = Training(**{name: value for name, value in settings.items() if name in OF_TRAINING})
     peer = NETWORKS.get(settings["model"])
-    cube = Cube(scene, split, peer.window, peer.components) if peer else Cube(scene, split)
-    model = build(settings, cube, pixels, scene.num_classes, seed)
-    if how.start:
-        self_supervised_start(model, cube, pixels_without_test(split), how, seed)
+    torch.manual_seed(seed)
+    if peer:
+        cube = Cube(scene, split, peer.window, peer.components)
+        model: nn.Module = peer.network(cube.channels, cube.window, scene.num_classes)
+    else:
+        bands = Cube(scene, split)
+        model, axes = build(settings, bands, pixels, scene.num_classes, seed)
+        cube = bands if axes is None else bands.project(axes)
+        if how.start:
+            assert axes is not None
+            self_supervised_start(model, bands, axes, pixels_without_test(split), how, seed)
     train(model, cube, pixels, targets_of(scene, pixels), how, seed)
     found = predict(model, cube, measured, average=how.average)
     return found, sum(parameter.numel() for parameter in model.parameters())
 
 
-def build(settings: Settings, cube: Cube, pixels: Tensor, classes: int, seed: int) -> nn.Module:
-    """A peer, or a preset whose coefficients are measured on the training pixels."""
-    torch.manual_seed(seed)
-    if peer := NETWORKS.get(settings["model"]):
-        return peer.network(cube.channels, cube.window, classes)
+def build(settings: Settings, cube: Cube, pixels: Tensor, classes: int, seed: int) -> tuple[nn.Module, Tensor | None]:
+    """A preset, and the axes (K, bands) of its first layer, measured on the training pixels.
+
+    A fixed first layer is computed once for the scene: what comes back is the network behind it. A learned one is not,
+    and there are no axes.
+    """
     spectra = cube.windows(pixels)[:, :, RADIUS, RADIUS]  # (n, bands)
     options = dict(settings.get("options", {}))
-    if options.get("band_basis") in MEASURED:
-        options["band_basis"] = MEASURED[options["band_basis"]](spectra, seed)
-    model = tcpvit.create_model(settings["model"], in_chans=cube.channels, num_classes=classes, **options)
-    model.bands.standardise_(spectra, settings.get("power", 1.0))
-    return model
+    basis = options.pop("band_basis", "dct")
+    kept = options.pop("kept", model_config(settings["model"]).kept)
+    power = settings.get("power", 1.0)
+    if basis == "learned":
+        model = tcpvit.create_model(
+            settings["model"], in_chans=cube.channels, kept=kept, band_basis=basis, num_classes=classes, **options
+        )
+        model.bands.standardise_(spectra, power)
+        return model, None
+    rows = MEASURED[basis](spectra, seed) if basis in MEASURED else basis
+    first = BandDCT(cube.channels, kept, rows).standardise_(spectra, power)
+    model = tcpvit.create_model(settings["model"], in_chans=kept, kept=None, num_classes=classes, **options)
+    return model, first.gain * first.matrix
 
 
 def _principal_axes(spectra: Tensor, seed: int) -> Tensor:
