@@ -114,15 +114,13 @@ Floats = NDArray[np.float32]
 
 
 def classical(name: str, settings: dict[str, Any], seed: int) -> Any:
-    """The classifier of scikit-learn; features are standardised before a support vector machine."""
+    """The classifier of scikit-learn. Bands are standardised, their coefficients are not: high ones are mostly noise."""
     from sklearn.ensemble import RandomForestClassifier
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
     from sklearn.svm import SVC
 
     if name == "forest":
         return RandomForestClassifier(random_state=seed, n_jobs=1, **settings)
-    return make_pipeline(StandardScaler(), SVC(kernel="rbf", **settings))
+    return SVC(kernel="rbf", **settings)
 
 
 def features(name: str, cube: Cube, pixels: Tensor, kept: int) -> Floats:
