@@ -32,6 +32,7 @@ class Training:
     noise: float = 0.3  # of each band, in units of its deviation
     brightness: float = 0.0  # deviation of the logarithm of a factor on the radiance of a window
     offset: float = 0.0  # deviation of a smooth curve that is added to all spectra of a window
+    flatten: float = 0.0  # how much of a window's difference from its centre is taken away, at most
     blend: float = 0.0  # how much of a window of the same class is mixed in, at most
     start: int = 0  # epochs of the self-supervised start
     average: bool = False  # predictions over the eight symmetries
@@ -55,6 +56,10 @@ def augmented(cube: Cube, pixels: Tensor, targets: Tensor, how: Training, random
     number = len(pixels)
     turns = torch.randint(8, (number,), generator=random) if how.turn else None
     windows = cube.windows(pixels, turns)
+    if how.flatten:
+        middle = cube.window // 2
+        centre = windows[:, :, middle : middle + 1, middle : middle + 1]
+        windows = windows.lerp(centre, how.flatten * torch.rand(number, 1, 1, 1, generator=random))
     if how.blend:
         share = how.blend * torch.rand(number, 1, 1, 1, generator=random)
         windows = windows.lerp(windows[_partners(targets, random)], share)

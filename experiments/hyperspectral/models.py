@@ -28,7 +28,7 @@ _vit: tuple[Words, ...] = (
     ("lr=2e-3", "options.kept=16", "epochs=15"),
     ("lr=4e-3", "options.kept=16", "epochs=25"),
 )
-_svm: tuple[Words, ...] = tuple((f"C={c}", f"kept={k}") for c in (10, 100) for k in (20, 32))
+_svm: tuple[Words, ...] = tuple(("C=100", f"kept={k}", f"scaled={s}") for s in ("true", "false") for k in (20, 32))
 
 
 def _peer(lr: float, *published: str) -> tuple[Words, ...]:
@@ -53,6 +53,7 @@ LEVERS: dict[str, Words] = {
         "base": (),
         "power-0": ("power=0",),
         "light": ("brightness=0.2", "offset=0.3"),
+        "flatten": ("flatten=1",),
         "start": ("start=4",),
         "noise-1": ("noise=1",),
         "power-half": ("power=0.5",),

@@ -114,13 +114,17 @@ Floats = NDArray[np.float32]
 
 
 def classical(name: str, settings: dict[str, Any], seed: int) -> Any:
-    """The classifier of scikit-learn. Bands are standardised, their coefficients are not: high ones are mostly noise."""
+    """The classifier of scikit-learn. Bands are standardised already, their coefficients if `scaled`."""
     from sklearn.ensemble import RandomForestClassifier
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
     from sklearn.svm import SVC
 
     if name == "forest":
         return RandomForestClassifier(random_state=seed, n_jobs=1, **settings)
-    return SVC(kernel="rbf", **settings)
+    scaled = settings.pop("scaled", False)
+    machine = SVC(kernel="rbf", **settings)
+    return make_pipeline(StandardScaler(), machine) if scaled else machine
 
 
 def features(name: str, cube: Cube, pixels: Tensor, kept: int) -> Floats:

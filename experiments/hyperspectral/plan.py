@@ -31,7 +31,7 @@ from tcpvit.progress import Progress
 from tcpvit.training.folder import Busy, RunFolder, source_commit
 
 SEEDS: dict[Kind, range] = {"random": range(5), "disjoint": range(10)}
-CHOOSE_SEEDS: dict[Kind, range] = {"random": range(1), "disjoint": range(2)}
+CHOOSE_SEEDS: dict[Kind, range] = {"random": range(1), "disjoint": range(3)}
 LEVER_SEEDS = range(3)
 RECIPE = "hyperspectral"
 
