@@ -54,6 +54,7 @@ LEVERS: dict[str, Words] = {
         "power-0": ("power=0",),
         "light": ("brightness=0.2", "offset=0.3"),
         "flatten": ("flatten=1",),
+        "flatten-light": ("flatten=1", "brightness=0.2", "offset=0.3"),
         "start": ("start=4",),
         "noise-1": ("noise=1",),
         "power-half": ("power=0.5",),

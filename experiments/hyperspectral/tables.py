@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from statistics import fmean
 
-from experiments.hyperspectral.models import ABLATIONS, LEVERS, MODELS
+from experiments.hyperspectral.models import MODELS
 from tcpvit.compare.intervals import between, interval, leads, percent, signed
 from tcpvit.compare.study import Record
-from tcpvit.tables import Cell, Table, Written
+from tcpvit.tables import Bytes, Cell, Table, Written
 
 Runs = Mapping[str, list[Record]]  # by name, in the order of their seeds
 
@@ -46,6 +46,7 @@ LEVER_LABELS = {
     "power-half": "coefficients divided by the root of their deviation",
     "light": "random brightness and smooth offsets",
     "flatten": "windows flattened towards their centre pixel, at random",
+    "flatten-light": "both",
     "noise-1": "three times the noise",
     "dropout": "dropout 0.2",
     "blend": "windows of one class blended",
@@ -178,5 +179,11 @@ def _words(run: Record) -> str:
     return ", ".join(f"{key.removeprefix('options.')} {value}" for key, value in words.items() if key != "model")
 
 
-assert set(LABELS) == set(MODELS) and set(ABLATION_LABELS) == set(ABLATIONS)
-assert {f"tcp_scene.{lever}" for lever in LEVER_LABELS} <= set(LEVERS)
+def scene_table(rows: Iterable[Record]) -> Table:
+    """The whole scene, predicted by each model on one core."""
+    columns = ["model", "parameters", "time of one core, s", "memory beside the scene", "the same, four scenes"]
+    table = Table("scene", "All 21,025 windows of Indian Pines", columns)
+    for row in rows:
+        memory = (Bytes(row[key]) for key in ("peak_bytes", "peak_bytes_of_four"))
+        table.add(LABELS[row["name"]], row["parameters"], Written(f"{row['cpu_seconds']:.1f}"), *memory)
+    return table
