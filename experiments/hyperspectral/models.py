@@ -28,6 +28,7 @@ _vit: tuple[Words, ...] = (
     ("lr=2e-3", "options.kept=16", "epochs=15"),
     ("lr=4e-3", "options.kept=16", "epochs=25"),
 )
+FLATTENED = ("flatten=1",)
 _svm: tuple[Words, ...] = tuple(("C=100", f"kept={k}", f"scaled={s}") for s in ("true", "false") for k in (20, 32))
 
 
@@ -37,7 +38,7 @@ def _peer(lr: float, *published: str) -> tuple[Words, ...]:
     return base, (*base, "turn=true", "noise=0.3"), (*base, f"lr={lr / 2:g}"), (*base, "lr=2e-3", *_ours)
 
 
-TRIALS: dict[str, tuple[Words, ...]] = {
+_trials: dict[str, tuple[Words, ...]] = {
     **dict.fromkeys(VITS, _vit),
     "svm-bands": tuple((f"C={c}", f"gamma={g}") for c in (10, 100) for g in (0.005, 0.02)),
     "svm-dct": _svm,
@@ -47,6 +48,18 @@ TRIALS: dict[str, tuple[Words, ...]] = {
     "hybridsn": _peer(1e-3, "schedule=constant", "batch=256"),
     "spectralformer": _peer(5e-4, "schedule=steps"),
 }
+
+
+def trials(model: str, kind: str) -> tuple[Words, ...]:
+    """What a model may choose from. Between fields our models and the dense ones see flattened windows: see `LEVERS`.
+
+    >>> trials("std_scene", "disjoint")[0]
+    ('lr=2e-3', 'options.kept=32', 'epochs=25', 'flatten=1')
+    """
+    words = FLATTENED if model in VITS and kind == "disjoint" else ()
+    return tuple((*each, *words) for each in _trials[model])
+
+
 LEVERS: dict[str, Words] = {
     f"{name}.{lever}": (f"model={name}", "lr=2e-3", "epochs=25", *words)
     for lever, words in {

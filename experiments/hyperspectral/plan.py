@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from experiments.hyperspectral.cube import Kind, indian_pines
-from experiments.hyperspectral.models import ABLATIONS, LEVERS, MODELS, TRIALS
+from experiments.hyperspectral.models import ABLATIONS, LEVERS, MODELS, trials
 from experiments.hyperspectral.pages import write
 from experiments.hyperspectral.peers import CLASSICAL
 from experiments.hyperspectral.runs import Settings, run
@@ -60,8 +60,8 @@ def planned() -> list[Planned]:
     for kind, seeds in CHOOSE_SEEDS.items():
         plan += [
             fit(f"choose-{kind}", f"{model}.{i}", (*MODELS[model], *words), seed, kind)
-            for model, trials in TRIALS.items()
-            for i, words in enumerate(trials)
+            for model in MODELS
+            for i, words in enumerate(trials(model, kind))
             for seed in seeds
         ]
     for kind, seeds in SEEDS.items():
@@ -92,11 +92,12 @@ def chosen(records: Iterable[Record], model: str, kind: Kind) -> tuple[str, ...]
     for record in records:
         if record["group"] == f"choose-{kind}":
             by_trial.setdefault(record["name"], []).append(record)
-    names = [f"{model}.{i}" for i in range(len(TRIALS[model]))]
+    words = trials(model, kind)
+    names = [f"{model}.{i}" for i in range(len(words))]
     if lacking := [name for name in names if len(by_trial.get(name, ())) < len(CHOOSE_SEEDS[kind])]:
         raise LookupError(f"its settings are not chosen yet: run --only 'choose-{kind}-{lacking[0]}*' first")
     best = max(names, key=lambda name: fmean(record["oa"] for record in by_trial[name]))
-    return tuple(TRIALS[model][names.index(best)])
+    return words[names.index(best)]
 
 
 def work(
