@@ -22,17 +22,10 @@ import torch
 from torch.nn import functional as F
 
 import tcpvit
-from tcpvit.data.scenes import (
-    Scene,
-    SceneBatches,
-    SceneSplit,
-    SceneStatistics,
-    disjoint_split,
-    find_scene,
-    fit_statistics,
-    random_split,
-)
+from tcpvit.data import Augment, Batches, Images, Splits, disjoint_split, random_split
+from tcpvit.data.scenes import Scene, SceneSplit, find_scene, scene_splits
 from tcpvit.layers.groups import parameter_groups
+from tcpvit.training.build import training_spectra
 
 MODELS = ("tcp_scene", "tcp_scene_stem", "tcp_scene_shuffle", "std_scene", "std_scene_small")
 WINDOW, EPOCHS, BATCH, LR, WEIGHT_DECAY, NOISE = 9, 25, 64, 2e-3, 0.05, 0.3
@@ -46,16 +39,15 @@ def make_split(scene: Scene, kind: str, seed: int) -> SceneSplit:
     return disjoint_split(labels, window=WINDOW, seed=seed)
 
 
-def build(name: str, scene: Scene, split: SceneSplit, statistics: SceneStatistics, seed: int) -> Any:
+def build(name: str, train: Images, seed: int) -> Any:
     """The preset for this scene, its coefficients standardised on the training pixels."""
     torch.manual_seed(seed)
-    model = tcpvit.create_model(name, in_chans=statistics.channels, num_classes=scene.num_classes)
-    rows, columns = split.pixels("train").T
-    model.bands.standardise_(torch.from_numpy(statistics.apply(scene.data[rows, columns])))
+    model = tcpvit.create_model(name, in_chans=train.image_shape[0], num_classes=len(train.classes))
+    model.bands.standardise_(training_spectra(train))
     return model
 
 
-def train(model: Any, batches: SceneBatches) -> tuple[float, float]:
+def train(model: Any, batches: Batches) -> tuple[float, float]:
     """Train; the time on the processor in an epoch, and the part of it that the model takes, in seconds."""
     steps = EPOCHS * len(batches)
     optimizer = torch.optim.AdamW(parameter_groups(model, LR, WEIGHT_DECAY), fused=True)
@@ -76,7 +68,7 @@ def train(model: Any, batches: SceneBatches) -> tuple[float, float]:
 
 
 @torch.no_grad()
-def confusion(model: Any, batches: SceneBatches, classes: int) -> np.ndarray[Any, Any]:
+def confusion(model: Any, batches: Batches, classes: int) -> np.ndarray[Any, Any]:
     """Pixels by true class (rows) and predicted class."""
     model.eval()
     counts = torch.zeros(classes, classes, dtype=torch.long)
@@ -97,13 +89,11 @@ def scores(counts: np.ndarray[Any, Any]) -> dict[str, float]:
 def run(scene: Scene, name: str, kind: str, seed: int) -> dict[str, Any]:
     """Train and test one model on one split."""
     split = make_split(scene, kind, seed)
-    statistics = fit_statistics(scene, split)
-    model = build(name, scene, split, statistics, seed)
-    options: dict[str, Any] = {"statistics": statistics, "seed": seed}
-    epoch, in_model = train(
-        model, SceneBatches(scene, split, "train", BATCH, shuffle=True, augment=True, noise=NOISE, **options)
-    )
-    found = scores(confusion(model, SceneBatches(scene, split, "test", 512, **options), scene.num_classes))
+    splits: Splits = scene_splits(scene.name, scene, split)
+    model = build(name, splits.train, seed)
+    augment = Augment(symmetry=True, noise=NOISE)
+    epoch, in_model = train(model, Batches(splits.train, BATCH, augment=augment, shuffle=True, seed=seed))
+    found = scores(confusion(model, Batches(splits.test, 512), scene.num_classes))
     return {
         "model": name,
         "split": kind,
