@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from benchmarks.speed.record import facts
 from experiments.hyperspectral.cube import WINDOW
@@ -57,8 +58,12 @@ def measure(name: str, root: Path, sides: int) -> dict[str, Any]:
 @torch.inference_mode()
 def predict(model: Any, scene: Scene, window: int, statistics: Any, pixels: int | None = None) -> None:
     """The class of every pixel, or of the first ones."""
+
+    def prepare(tile: Tensor) -> Tensor:  # (1, bands, h, w) -> (1, channels, h, w)
+        return torch.from_numpy(statistics.apply(tile[0].permute(1, 2, 0).numpy())).permute(2, 0, 1)[None]
+
     classes, done = np.zeros(scene.shape[:2], np.uint8), 0
-    for batch in scene_windows(scene, window, BATCH, statistics):
+    for batch in scene_windows(scene, window, BATCH, prepare):
         classes[tuple(batch.pixels.T)] = 1 + model(batch.windows).argmax(1).numpy()
         done += len(batch.pixels)
         if pixels is not None and done >= pixels:

@@ -16,11 +16,15 @@ from torch import Tensor
 from tcpvit.data.scenes import Scene, SceneSplit, disjoint_split, find_scene, fit_statistics, random_split
 from tcpvit.data.scenes.fields import within
 from tcpvit.data.scenes.splits import GUARD
-from tcpvit.data.scenes.windows import SYMMETRIES
 
 WINDOW = 9
 RADIUS = WINDOW // 2
 HELD_OUT = 0.3  # of the training part, where settings are chosen
+
+# The eight symmetries of a square: (row, column) of the window -> offsets in the scene.
+SYMMETRIES = np.array(
+    [[[s, 0], [0, t]] for s in (1, -1) for t in (1, -1)] + [[[0, s], [t, 0]] for s in (1, -1) for t in (1, -1)]
+)
 
 Kind = Literal["random", "disjoint"]
 Integers = NDArray[np.int64]
