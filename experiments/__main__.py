@@ -34,19 +34,8 @@ def experiment(
     those of `tcpvit reproduce`.
 
     Args:
-<<<<<<< HEAD
-        study: classification, segmentation, slices (what each slice sees and learns), or conversion (a ViT of timm is
-            projected and distilled).
-=======
         study: classification, segmentation, slices (what each slice sees and learns), conversion (a ViT of timm is
             projected and distilled), or hyperspectral (Indian Pines).
-        only: a run or a part of the study, wildcards allowed, as "gap-*"; may be repeated. See --plan.
-        seeds: how many seeds of each, from 0 on, instead of the plan's own.
-        epochs: train so long instead of as planned; such runs are kept apart.
-        resume: resume runs that were stopped; --no-resume leaves them alone.
-        plan: list the runs and their state, and run nothing.
-        pages_only: write the tables and figures from the records, and run nothing.
->>>>>>> main
         runs: the folder of all runs.
         results: the folder of all records.
         pages: the folder of the pages and figures.
