@@ -24,16 +24,24 @@ ADRENAL = {
     "order-4": ("tcp_vit_volume_small", ("tube=depth+height", "embed_dim=256", "num_heads=1")),
     "slice": ("tcp_vit_volume_small", ("attention=slice", "coupling=none")),
 }
-SIZES = "data.options.sizes=[4000,500,4000]"
+# Clips of 16×16 pixels and few epochs: a core was all there was.
+CLIPS = (
+    "data.image_size=16",
+    "model.options.img_size=[8,16,16]",
+    "data.options.sizes=[4000,500,4000]",
+    "data.batch_size=128",
+    "evaluation.every=5",
+)
+VOLUMES = ("schedule.epochs=6",)
+SEEDS = range(5)
 
 
 def planned() -> list[Planned]:
     """Every run of the study."""
-    plan = [run("digits", name, "clips", *DIGITS[name], SIZES) for name in DIGITS]
-    for seed in range(5):
-        plan += [run("adrenal", name, "volumes", *ADRENAL[name], seed=seed) for name in ADRENAL]
-    for seed in (1, 2):
-        plan += [run("digits", name, "clips", *DIGITS[name], SIZES, seed=seed) for name in ("slice", "coupled")]
+    plan = [run("digits", name, "clips", *DIGITS[name], *CLIPS) for name in DIGITS]
+    for names in (("dense", "depth"), ("dense-small", "order-4"), ("slice",)):
+        plan += [run("adrenal", name, "volumes", *ADRENAL[name], *VOLUMES, seed=s) for s in SEEDS for name in names]
+    plan += [run("digits", name, "clips", *DIGITS[name], *CLIPS, seed=s) for s in (1, 2) for name in DIGITS]
     return plan
 
 
