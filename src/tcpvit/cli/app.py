@@ -31,7 +31,8 @@ VERBS: dict[str, tuple[str, str]] = {
     "train": ("tcpvit.cli.train:train", "Train a model by a recipe."),
     "eval": ("tcpvit.cli.eval:measure", "Measure a trained model on a set."),
     "data": ("tcpvit.cli.data:data", "List, download, verify and look at the data sets."),
-    "predict": ("tcpvit.cli.predict:predict", "Label images with a trained model."),
+    "predict": ("tcpvit.cli.predict:predict", "Label images, or the pixels of a scene, with a trained model."),
+    "scene": ("tcpvit.cli.scene:scene", "Look into a scene of many bands, or split its pixels."),
     "compare": (
         "tcpvit.cli.compare:compare",
         "Train a Std model and its TCP twin on the same data and seed, and compare them.",
