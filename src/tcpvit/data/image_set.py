@@ -154,11 +154,11 @@ class ImageSet(Images):
         """The same set on another device: a set that fits on the GPU never waits for the host."""
         return replace(self, images=self.images.to(device), targets=self.targets.to(device))
 
-    def resized(self, size: int) -> ImageSet:
+    def resized(self, size: int | tuple[int, ...]) -> ImageSet:
         """The set at `size`×`size`, volumes at `size`³: smooth and without aliasing, masks by the nearest pixel."""
-        targets = self.targets
+        targets, sides = self.targets, _sides(size, self.images.ndim - 2)
         if targets.ndim > 1:
-            targets = F.interpolate(targets[:, None], size=(size,) * (targets.ndim - 1), mode="nearest-exact")[:, 0]
+            targets = F.interpolate(targets[:, None], size=sides, mode="nearest-exact")[:, 0]
         return replace(self, images=resize_images(self.images, size), targets=targets)
 
 
@@ -205,9 +205,22 @@ def concatenate(sets: Sequence[ImageSet], source: str) -> ImageSet:
     )
 
 
-def resize_images(images: Tensor, size: int, *, chunk: int = 1024) -> Tensor:
+def resize_volumes(volumes: Tensor, size: tuple[int, ...]) -> Tensor:
+    """(N, C, t, h, w) -> (N, C, *size) of the same type, averaged where it shrinks."""
+    return _as_type(_interpolate(volumes.float(), size), volumes.dtype)
+
+
+def _sides(size: int | tuple[int, ...], axes: int) -> tuple[int, ...]:
+    """A length for each axis."""
+    sides = (size,) * axes if isinstance(size, int) else size
+    if len(sides) != axes:
+        raise ValueError(f"image_size has {len(sides)} sides, the images of this set have {axes}; give one, or {axes}")
+    return sides
+
+
+def resize_images(images: Tensor, size: int | tuple[int, ...], *, chunk: int = 1024) -> Tensor:
     """(N, C, h, w) -> (N, C, size, size) of the same type, antialiased, a chunk at a time to bound the memory."""
-    sides = (size,) * (images.ndim - 2)
+    sides = _sides(size, images.ndim - 2)
     if images.shape[2:] == sides:
         return images.contiguous()
     needed = prod(images.shape[:2]) * prod(sides) * images.element_size()

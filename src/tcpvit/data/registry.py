@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -16,12 +17,13 @@ from tcpvit.data.scenes import load as scene_load
 from tcpvit.data.scenes.named import list_scenes
 from tcpvit.data.source import Source
 from tcpvit.data.subsets import draw, fraction_sizes
+from tcpvit.data.volumes import folder as volume_folder
 from tcpvit.data.volumes import medmnist3d, moving_digits, solid_digits
 from tcpvit.errors import did_you_mean
 from tcpvit.files import expand_user
 from tcpvit.memory import check_memory
 from tcpvit.progress import Progress
-from tcpvit.validation import Count, Flag, Maybe, Seed, Share, Text, checked
+from tcpvit.validation import Count, Extent, Flag, Maybe, Seed, Share, Text, checked
 
 BUILT_IN = "digits-on-photos"
 MADE: dict[str, Callable[..., Splits]] = {
@@ -30,6 +32,12 @@ MADE: dict[str, Callable[..., Splits]] = {
     "solid-digits": solid_digits.load,
 }  # on the spot
 FOLDER, SCENE = "folder:", scene_load.PREFIX
+# A folder of the user's: what stands before its path, and how it is read.
+FOLDERS: dict[str, Callable[..., Splits]] = {
+    FOLDER: folder.load,
+    volume_folder.VOLUMES: volume_folder.load_volumes,
+    volume_folder.CLIPS: volume_folder.load_clips,
+}
 _MODULES = (cifar10, svhn, stl10, oxford_pet)
 SOURCES = {source.name: source for source in (*(module.SOURCE for module in _MODULES), *medmnist3d.ALL_SOURCES)}
 
@@ -38,9 +46,19 @@ def list_datasets() -> list[str]:
     """The names that `load_dataset` takes; `folder:PATH` and `scene:PATH` are names too.
 
     >>> list_datasets()[:5], list_datasets()[-3:]
-    (['digits-on-photos', 'moving-digits', 'solid-digits', 'cifar10', 'svhn'], ['houston', 'folder:PATH', 'scene:PATH'])
+    (['digits-on-photos', 'moving-digits', 'solid-digits', 'cifar10', 'svhn'],
+     ['volumes:PATH', 'clips:PATH', 'scene:PATH'])
     """
-    return [*MADE, *SOURCES, *list_scenes(), f"{FOLDER}PATH", f"{SCENE}PATH"]
+    return [*MADE, *SOURCES, *list_scenes(), *(f"{prefix}PATH" for prefix in (*FOLDERS, SCENE))]
+
+
+def own_folder(name: str) -> str | None:
+    """What stands before the path of a folder of the user's; None for other sets.
+
+    >>> own_folder("volumes:scans"), own_folder("cifar10")
+    ('volumes:', None)
+    """
+    return next((prefix for prefix in FOLDERS if name.startswith(prefix)), None)
 
 
 def is_scene(name: str) -> bool:
@@ -59,7 +77,7 @@ def load_dataset(
     split: Maybe[Text] = None,
     seed: Seed = 0,
     stratified: Flag = True,
-    image_size: Maybe[Count] = None,
+    image_size: Maybe[Extent] = None,
     train_size: Maybe[Count] = None,
     val_size: Maybe[Count] = None,
     val_fraction: Maybe[Share] = None,
@@ -89,7 +107,9 @@ def load_dataset(
     seed, stratified, val_fraction, image_size = (given[key] for key in common)
     known = {**given, "progress": progress}
     if image_size:
-        check_memory(3 * image_size**2, f"an image of {image_size}×{image_size}", "choose a smaller image_size")
+        sides = (image_size,) * 2 if isinstance(image_size, int) else image_size
+        shown = "×".join(map(str, sides))
+        check_memory(3 * prod(sides), f"an image of {shown}", "choose a smaller image_size")
     splits = read(**{k: v for k, v in known.items() if k in options or (k in accepted and v is not None)})
     if image_size and "image_size" not in accepted:
         splits = _resized(splits, image_size)
@@ -112,7 +132,7 @@ def option_names(name: str) -> list[str]:
     >>> "level" in option_names("digits-on-photos"), option_names("cifar11")
     (True, [])
     """
-    if name not in (*MADE, *SOURCES) and not name.startswith(FOLDER) and not is_scene(name):
+    if name not in (*MADE, *SOURCES) and not own_folder(name) and not is_scene(name):
         return []
     names = {**inspect.signature(load_dataset).parameters, **inspect.signature(_loader(name)).parameters}
     return [option for option in names if option not in ("name", "root", "folder", "options", "progress")]
@@ -123,7 +143,8 @@ def _loader(name: str) -> Callable[..., Splits]:
         return MADE[name]
     if is_scene(name):
         return scene_load.load
-    return folder.load if name.startswith(FOLDER) else get_source(name).load
+    prefix = own_folder(name)
+    return FOLDERS[prefix] if prefix else get_source(name).load
 
 
 def get_source(name: str) -> Source:
@@ -182,12 +203,13 @@ def _reader(
     if is_scene(name):
         scene = partial(scene_load.load, name, root)
         return scene if split is None else partial(scene, split=checked(split, Text, "split"))
-    if name in MADE or name.startswith(FOLDER):
+    prefix = own_folder(name)
+    if name in MADE or prefix:
         if split is not None:
             raise ValueError(f"{name} has one way to be split, so `split` does not apply; got {split!r}")
-        if name in MADE:
+        if prefix is None:
             return MADE[name]
-        return partial(folder.load, expand_user(name[len(FOLDER) :]))
+        return partial(FOLDERS[prefix], expand_user(name[len(prefix) :]))
     source = get_source(name)
     split = split or source.default_split
     if split not in ("official", "paper"):
@@ -201,7 +223,7 @@ def _own_options(read: Callable[..., Splits]) -> list[str]:
     return [name for name in inspect.signature(read).parameters if name not in general]
 
 
-def _resized(splits: Splits, size: int) -> Splits:
+def _resized(splits: Splits, size: int | tuple[int, ...]) -> Splits:
     def resize(part: Images) -> Images:
         assert isinstance(part, ImageSet)  # files on disk are decoded at the size asked for
         return part.resized(size)
