@@ -41,12 +41,12 @@ class Volume:
 def as_pixels(values: NDArray[Any], path: Path) -> NDArray[Any]:
     """Values of a type that sets know: uint8 and uint16 as they are, all others as float32, which must be finite."""
     if values.dtype in (np.uint8, np.uint16):
-        return np.ascontiguousarray(values)
+        return np.array(values, order="C")  # a copy: a file that is mapped cannot be written to
     if values.dtype == bool:
         return np.ascontiguousarray(values).astype(np.uint8)
     if values.dtype.kind not in "iuf":
         raise ValueError(f"{path} holds values of type {values.dtype}; save plain numbers")
-    numbers = np.ascontiguousarray(values, dtype=np.float32)
+    numbers = np.array(values, dtype=np.float32, order="C")
     if not np.isfinite(numbers).all():
         raise ValueError(f"{path} holds NaN or infinity; replace them, as by the value of air")
     return numbers
