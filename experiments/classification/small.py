@@ -55,4 +55,5 @@ def planned() -> list[Planned]:
             Planned("small-screen", f"{name}-{rate}", RECIPE, (*HELD_OUT, *TRIED[name], f"optimizer.lr={rate}"))
             for rate, name in product(RATES, TRIED)
         ),
+        *(Planned("small", name, RECIPE, FINALS[name], seed) for seed, name in product(SEEDS, FINALS)),
     ]

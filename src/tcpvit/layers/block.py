@@ -30,22 +30,24 @@ class Mlp(nn.Module):
     what GELU gives by as many features more of fc1.
 
     >>> import torch
-    >>> Mlp(48, 192)(torch.randn(2, 65, 48)).shape, Mlp(48, 96, local=3, gated=True)(torch.randn(2, 64, 48), (8, 8)).shape
-    (torch.Size([2, 65, 48]), torch.Size([2, 64, 48]))
+    >>> Mlp(48, 192)(torch.randn(2, 65, 48)).shape
+    torch.Size([2, 65, 48])
+    >>> Mlp(48, 96, local=3, gated=True)(torch.randn(2, 64, 48), (8, 8)).shape
+    torch.Size([2, 64, 48])
     """
 
     def __init__(self, dim: int, hidden: int, *, drop: float = 0.0, local: int = 0, gated: bool = False):
         super().__init__()
         self.gated = gated
         self.fc1 = nn.Linear(dim, hidden * (1 + gated))
-        self.conv = TokenConv(hidden, local) if local else None
+        self.local = TokenConv(hidden, local) if local else None
         self.fc2 = nn.Linear(hidden, dim)
         self.drop = nn.Dropout(drop)
 
     def forward(self, x: Tensor, grid: Grid | None = None) -> Tensor:
         """(..., D) -> (..., D)."""
         h, *factor = self.fc1(x).chunk(1 + self.gated, -1)
-        h = F.gelu(h if self.conv is None else self.conv(h.unsqueeze(0), known(grid)).squeeze(0))
+        h = F.gelu(h if self.local is None else self.local(h.unsqueeze(0), known(grid)).squeeze(0))
         return self.drop(self.fc2(self.drop(h * factor[0] if factor else h)))
 
 
@@ -87,7 +89,7 @@ class TMlp(nn.Module):
         self.spatial = activation_domain == "spatial"
         self.shuffle, self.gated, self.hidden = coupling.shuffle, gated, hidden
         self.fc1 = t_linear(d, hidden * (1 + gated), tube, self.transform, coupling=coupling)
-        self.conv = TokenConv(hidden, local, tube, shared=coupling.shared) if local else None
+        self.local = TokenConv(hidden, local, tube, shared=coupling.shared) if local else None
         self.fc2 = t_linear(hidden, d, tube, self.transform, coupling=coupling)
         self.activation: Callable[[Tensor], Tensor] = F.gelu
         self.drop = nn.Dropout(drop)
@@ -95,7 +97,7 @@ class TMlp(nn.Module):
     def forward(self, x_hat: Tensor, grid: Grid | None = None) -> Tensor:
         """(C, ..., d) -> (C, ..., d)."""
         h_hat, *factor = self.fc1(x_hat).chunk(1 + self.gated, -1)
-        h_hat = self._activate(h_hat if self.conv is None else self.conv(h_hat, known(grid)))
+        h_hat = self._activate(h_hat if self.local is None else self.local(h_hat, known(grid)))
         h_hat = h_hat * factor[0] if factor else h_hat
         if self.shuffle:
             h_hat = shuffle_slices(h_hat)
@@ -110,9 +112,7 @@ class TMlp(nn.Module):
 def known(grid: Grid | None) -> Grid:
     """The grid, without which there are no neighbours."""
     if grid is None:
-        raise ValueError(
-            "a block with local filters or pooled attention is told the grid of its tokens: block(x, grid)"
-        )
+        raise ValueError("local filters and pooled attention need the grid of the tokens: call block(x, grid)")
     return grid
 
 
