@@ -39,8 +39,9 @@ TRIED = {
     "std-48-r1": near("std", 48, 28, 1.0),
     "tcp-80-r2": near("tcp", 80, 56, 2.0),
     "std-40-r2": near("std", 40, 38, 2.0),
+    "tcp-80-r2-shuffle": near("tcp", 80, 56, 2.0, coupling="[norm,shuffle]"),
 }
-RATES = (0.004, 0.008)
+RATES = {"std-40-r2": (0.004, 0.008)}  # the others are tried at the first
 FINALS = {
     "tcp-44k": ("model.name=tcp_vit_cifar_44k",),
     "std-44k": ("model.name=std_vit_cifar_44k",),
@@ -53,7 +54,8 @@ def planned() -> list[Planned]:
     return [
         *(
             Planned("small-screen", f"{name}-{rate}", RECIPE, (*HELD_OUT, *TRIED[name], f"optimizer.lr={rate}"))
-            for rate, name in product(RATES, TRIED)
+            for name in TRIED
+            for rate in RATES.get(name, (0.004,))
         ),
         *(Planned("small", name, RECIPE, FINALS[name], seed) for seed, name in product(SEEDS, FINALS)),
     ]

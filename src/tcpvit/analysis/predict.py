@@ -190,7 +190,7 @@ def _vit_work(config: ViTConfig, image_size: tuple[int, int], every_token: bool 
 def _activation_work(config: ViTConfig, hidden: int) -> Work:
     """GELU, a product more if the FFN is gated, and if it acts in the spatial domain the way there and back."""
     spatial = config.activation_domain == "spatial"
-    transform = 2 * 2 * _transformed(config) * hidden if spatial else 0
+    transform = 2 * (2 + config.gated) * _transformed(config) * hidden if spatial else 0
     return Work(activation=(GELU + config.gated) * hidden, transform=transform)
 
 

@@ -97,16 +97,16 @@ class TMlp(nn.Module):
     def forward(self, x_hat: Tensor, grid: Grid | None = None) -> Tensor:
         """(C, ..., d) -> (C, ..., d)."""
         h_hat, *factor = self.fc1(x_hat).chunk(1 + self.gated, -1)
-        h_hat = self._activate(h_hat if self.local is None else self.local(h_hat, known(grid)))
-        h_hat = h_hat * factor[0] if factor else h_hat
+        h_hat = self._activate(h_hat if self.local is None else self.local(h_hat, known(grid)), *factor)
         if self.shuffle:
             h_hat = shuffle_slices(h_hat)
         return self.drop(self.fc2(self.drop(h_hat)))
 
-    def _activate(self, h_hat: Tensor) -> Tensor:
-        if not self.spatial:
-            return self.activation(h_hat)
-        return self.transform.to_hat(self.activation(self.transform.from_hat(h_hat)))
+    def _activate(self, *parts: Tensor) -> Tensor:
+        """GELU of the first part, times the second if there is one."""
+        h, *factor = map(self.transform.from_hat, parts) if self.spatial else parts
+        h = self.activation(h) * factor[0] if factor else self.activation(h)
+        return self.transform.to_hat(h) if self.spatial else h
 
 
 def known(grid: Grid | None) -> Grid:

@@ -20,7 +20,9 @@ from tcpvit.layers.conv import CoupledTConv2d, TConv2d
 from tcpvit.layers.coupling import CoupledTLinear, Coupling, TwoFactorTLinear
 from tcpvit.layers.embed import TPatchEmbed, patchify
 from tcpvit.layers.linear import TLinear
+from tcpvit.layers.local import ConvEmbed, Grid
 from tcpvit.layers.norm import TLayerNorm
+from tcpvit.layers.reference_local import filtered, overlapping_patches, pooled, spread
 
 Slices = list[Tensor]  # C tensors (..., d): one for each hat slice
 
@@ -194,11 +196,20 @@ def attention(layer: TAttention, X: Tensor) -> Tensor:
     return linear(layer.proj, shuffle(outputs, M) if layer.shuffle else outputs)
 
 
-def mlp(layer: TMlp, X: Tensor) -> Tensor:
+def mlp(layer: TMlp, X: Tensor, grid: Grid | None = None) -> Tensor:
     """t-FFN (Def. tffn): (B, N, d, C) -> (B, N, d, C)."""
     M = _matrix(layer.fc1)
     H = linear(layer.fc1, X)
-    H = F.gelu(H) if layer.spatial else from_hat([F.gelu(H_k) for H_k in to_hat(H, M)], M)
+    factor = H[..., layer.hidden :, :] if layer.gated else None
+    H = H[..., : layer.hidden, :]
+    if layer.local is not None:
+        assert grid is not None
+        H = from_hat(filtered(layer.local, to_hat(H, M), grid), M)
+    if layer.spatial:
+        H = F.gelu(H) if factor is None else F.gelu(H) * factor
+    else:
+        factors = [1.0] * layer.fc1.tube if factor is None else to_hat(factor, M)
+        H = from_hat([F.gelu(H_k) * f_k for H_k, f_k in zip(to_hat(H, M), factors, strict=True)], M)
     return linear(layer.fc2, shuffle(H, M) if layer.shuffle else H)
 
 
@@ -212,11 +223,16 @@ def norm(layer: TLayerNorm, X: Tensor, M: Tensor) -> Tensor:
     return t_layer_norm(X, gamma.mT, beta.mT, M, layer.eps)
 
 
-def block(layer: TBlock, X: Tensor) -> Tensor:
+def block(layer: TBlock, X: Tensor, grid: Grid | None = None) -> Tensor:
     """One TCP-ViT block (Eqs. block_attn, block_ffn): (B, N, d, C) -> (B, N, d, C)."""
     M = _matrix(layer)
-    X = X + attention(layer.attn, norm(layer.norm1, X, M))
-    return X + mlp(layer.mlp, norm(layer.norm2, X, M))
+    read = norm(layer.norm1, X, M)
+    if layer.pool == 1:
+        X = X + attention(layer.attn, read)
+    else:
+        assert grid is not None
+        X = X + spread(attention(layer.attn, pooled(read, grid, layer.pool)), grid, layer.pool)
+    return X + mlp(layer.mlp, norm(layer.norm2, X, M), grid)
 
 
 def patches(layer: TPatchEmbed, images: Tensor) -> Tensor:
@@ -269,14 +285,18 @@ def coefficients(model: Any, images: Tensor) -> Tensor:
 
 def features(model: Any, images: Tensor) -> Tensor:
     """`forward_features` of a TCP-ViT (Algorithm 1): tokens (B, 1+N, d·C)."""
-    M = _matrix(model)
-    X = patches(model.patch_embed, coefficients(model, images))
+    M, embed = _matrix(model), model.patch_embed
+    read = coefficients(model, images)
+    X = from_hat(overlapping_patches(embed, read), M) if isinstance(embed, ConvEmbed) else patches(embed, read)
+    grid = tuple(side // model.config.patch_size for side in images.shape[2:])
     own = [token for token in (model.embed.cls_token, model.embed.dist_token) if token is not None]
     prefix = [from_hat(list(token), M).expand(len(X), -1, -1, -1) for token in own]
-    positions = list(model.embed.pos_embed)
-    X = torch.cat([*prefix, X], 1) + from_hat(positions * len(M) if len(positions) == 1 else positions, M)
+    X = torch.cat([*prefix, X], 1)
+    if model.embed.pos_embed is not None:
+        positions = list(model.embed.pos_embed)
+        X = X + from_hat(positions * len(M) if len(positions) == 1 else positions, M)
     for layer in model.blocks:
-        X = block(layer, X)
+        X = block(layer, X, grid)
     return norm(model.norm, X, M).flatten(-2)
 
 
