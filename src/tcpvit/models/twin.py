@@ -149,13 +149,16 @@ def _twin_block(block: TBlock) -> Block:
 
 def _twin_filters(mlp: TMlp, twin: TokenConv) -> None:
     """Filters of slices laid end to end; Φ⁻¹ is in fc1 then, and passes filters only if all slices share them."""
-    assert mlp.local is not None
-    if mlp.spatial and mlp.local.own > 1:
+    filters = mlp.local
+    assert filters is not None
+    if mlp.spatial and filters.own > 1:
         raise ValueError(
             "filters by slices before a spatial GELU have no dense twin: the transform stands between them"
         )
-    for mine, theirs in zip(twin.parameters(), mlp.local.parameters(), strict=True):
-        mine.data.copy_(theirs.repeat(len(mine) // len(theirs), *[1] * (theirs.ndim - 1)))
+    times = mlp.fc1.tube // filters.own
+    bias = filters.bias_hat.repeat(times).view(mlp.fc1.tube, 1, mlp.hidden)
+    twin.weight_hat.data.copy_(filters.weight_hat.repeat(times, 1, 1, 1))
+    twin.bias_hat.data.copy_(_leave_if(mlp, bias).flatten())
 
 
 def _twin_embed(model: VisionTransformer) -> PatchEmbed | ConvEmbed:
