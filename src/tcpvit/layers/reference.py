@@ -208,8 +208,10 @@ def mlp(layer: TMlp, X: Tensor, grid: Grid | None = None) -> Tensor:
     if layer.spatial:
         H = F.gelu(H) if factor is None else F.gelu(H) * factor
     else:
-        factors = [1.0] * layer.fc1.tube if factor is None else to_hat(factor, M)
-        H = from_hat([F.gelu(H_k) * f_k for H_k, f_k in zip(to_hat(H, M), factors, strict=True)], M)
+        H_hat = [F.gelu(H_k) for H_k in to_hat(H, M)]
+        if factor is not None:
+            H_hat = [H_k * f_k for H_k, f_k in zip(H_hat, to_hat(factor, M), strict=True)]
+        H = from_hat(H_hat, M)
     return linear(layer.fc2, shuffle(H, M) if layer.shuffle else H)
 
 

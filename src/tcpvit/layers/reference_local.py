@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ def overlapping_patches(layer: ConvEmbed, images: Tensor) -> Slices:
     """The hat slices of the tokens, each (B, N, d)."""
     C = layer.tube or 1
     maps = list(F.conv2d(images, layer.first.weight, layer.first.bias, stride=2, padding=1).chunk(C, 1))
+    conv: Any
     for conv in layer.rest:
         weights, biases = conv.weight_hat.chunk(C), conv.bias_hat.chunk(C)
         maps = [

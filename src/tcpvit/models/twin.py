@@ -169,10 +169,12 @@ def _twin_embed(model: VisionTransformer) -> PatchEmbed | ConvEmbed:
         return patches
     twin = ConvEmbed(config.channels, config.patch_size, config.between, config.width)
     twin.first = copy.deepcopy(embed.first)
+    dense: Any
+    conv: Any
     for dense, conv in zip(twin.rest, embed.rest, strict=True):
-        taps = [torch.block_diag(*weights) for weights in _taps(conv)]  # type: ignore[arg-type]
-        dense.weight_hat.data.copy_(torch.stack(taps, -1).view_as(dense.weight_hat))  # type: ignore[union-attr]
-        dense.bias_hat.data.copy_(conv.bias_hat)  # type: ignore[union-attr, arg-type]
+        taps = [torch.block_diag(*weights) for weights in _taps(conv)]
+        dense.weight_hat.data.copy_(torch.stack(taps, -1).view_as(dense.weight_hat))
+        dense.bias_hat.data.copy_(conv.bias_hat)
     return twin
 
 
