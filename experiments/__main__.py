@@ -13,7 +13,7 @@ from tcpvit.cli.reproduce import run_study
 from tcpvit.compare.study import Places, Study
 from tcpvit.errors import did_you_mean
 
-STUDIES = ("classification", "conversion", "segmentation", "slices")
+STUDIES = ("classification", "conversion", "hyperspectral", "segmentation", "slices")
 
 
 def experiment(
@@ -39,8 +39,8 @@ def experiment(
     the records. The same command resumes what was stopped, and may run several times at once.
 
     Args:
-        study: classification, segmentation, slices (what each slice sees and learns), or conversion (a ViT of timm is
-            projected and distilled).
+        study: classification, segmentation, slices (what each slice sees and learns), conversion (a ViT of timm is
+            projected and distilled), or hyperspectral (Indian Pines).
         only: a run or a part of the study, wildcards allowed, as "gap-*"; may be repeated. See --plan.
         seeds: how many seeds of each, from 0 on, instead of the plan's own.
         epochs: train so long instead of as planned; such runs are kept apart.

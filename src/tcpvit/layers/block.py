@@ -143,6 +143,11 @@ class DropPath(nn.Module):
         return f"rate={self.rate}"
 
 
+def placed(grid: Grid | None) -> dict[str, Grid]:
+    """What an attention is told beside its tokens: their grid where there is one."""
+    return {} if grid is None else {"grid": grid}
+
+
 class Block(nn.Module):
     """The block of the standard ViT: (B, N, D) -> (B, N, D). `attn_layer` makes its attention.
 
@@ -175,7 +180,7 @@ class Block(nn.Module):
         self.drop_path = DropPath(drop_path, batch_dim=0)
 
     def forward(self, x: Tensor, grid: Grid | None = None) -> Tensor:
-        """(B, N, D) -> (B, N, D)."""
+        """(B, N, D) -> (B, N, D); `grid` is where the tokens lie, for an attention or filters that ask for it."""
         x = x + self.drop_path(attend_pooled(self, x, grid))  # Eq. std_block_attn
         return x + self.drop_path(self.mlp(self.norm2(x), grid))  # Eq. std_block_ffn
 
@@ -241,14 +246,15 @@ class TBlock(nn.Module):
         self.drop_path = DropPath(drop_path, batch_dim=1)
 
     def forward(self, x_hat: Tensor, grid: Grid | None = None) -> Tensor:
-        """(C, B, N, d) -> (C, B, N, d)."""
+        """(C, B, N, d) -> (C, B, N, d); `grid` as in `Block`."""
         x_hat = x_hat + self.drop_path(attend_pooled(self, x_hat, grid))  # Eq. block_attn
         return x_hat + self.drop_path(self.mlp(self.norm2(x_hat), grid))  # Eq. block_ffn
 
 
-def attend_pooled(block: Block | TBlock, x: Tensor, grid: Grid | None) -> Tensor:
+def attend_pooled(block: Any, x: Tensor, grid: Grid | None) -> Tensor:
     """The attention of a block, between the means of `pool` × `pool` tokens, each of which gets what its mean got."""
     if block.pool == 1:
-        return block.attn(block.norm1(x))
+        attended: Tensor = block.attn(block.norm1(x), **placed(grid))
+        return attended
     pooled = block.attn(pool_tokens(block.norm1(x), known(grid), block.pool))
     return spread_tokens(pooled, known(grid), block.pool)

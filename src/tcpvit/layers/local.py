@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from tcpvit.layers.conv import TConv2d, init_conv_
 
-Grid = tuple[int, int]  # how many tokens there are down and across
+Grid = tuple[int, ...]  # how many tokens there are down and across
 
 
 class ConvEmbed(nn.Module):

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from functools import partial
+from math import prod
 from typing import Any
 
 import torch
@@ -16,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tcpvit.layers import (
+    Attention,
     Block,
     Mlp,
     PatchEmbed,
@@ -27,7 +30,9 @@ from tcpvit.layers import (
     TokenEmbedding,
     shuffle_slices,
 )
+from tcpvit.layers.embed import patch_grid
 from tcpvit.layers.local import ConvEmbed, TokenConv
+from tcpvit.models.config import ViTConfig
 from tcpvit.models.vit import VisionTransformer
 
 
@@ -54,7 +59,7 @@ class DenseTwin(nn.Module):
         assert model.transform is not None
         config, phi = model.config, model.transform
         C, d, D = config.tube_length, config.d, config.width
-        self.patch_size, self.global_pool = config.patch_size, model.global_pool
+        self.patch_shape, self.global_pool = config.patch_shape, model.global_pool
         self.before = copy.deepcopy(nn.Sequential(model.bands, model.stem))
         self.patch_embed = _twin_embed(model)
         self.embed = TokenEmbedding(
@@ -76,7 +81,7 @@ class DenseTwin(nn.Module):
 
     def forward_features(self, images: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, 1+N, D) in the spatial domain, tube fastest."""
-        grid = (images.shape[2] // self.patch_size, images.shape[3] // self.patch_size)
+        grid = patch_grid(images.shape[2:], self.patch_shape)
         x = self.embed(self.patch_embed(self.before(images)), grid)
         for block in self.blocks:
             x = block(x, grid)
@@ -133,7 +138,8 @@ def _twin_block(block: TBlock) -> Block:
     attn, mlp = block.attn, block.mlp
     C, d, hidden = attn.tube, attn.qkv.d_in, mlp.hidden
     heads = attn.num_heads if attn.joint else C * attn.num_heads
-    twin: Any = Block(C * d, heads, attention_pool=block.pool)
+    layer = partial(Attention, along=attn.along)
+    twin: Any = Block(C * d, heads, attn_layer=layer, attention_pool=block.pool)
     twin.mlp = Mlp(C * d, C * hidden, local=mlp.local.kernel if mlp.local else 0, gated=mlp.gated)
     twin.norm1, twin.norm2 = SliceLayerNorm(block.norm1), SliceLayerNorm(block.norm2)
     _fold(twin.attn.qkv, *_qkv_matrix(attn))
@@ -164,10 +170,10 @@ def _twin_filters(mlp: TMlp, twin: TokenConv) -> None:
 def _twin_embed(model: VisionTransformer) -> PatchEmbed | ConvEmbed:
     config, embed = model.config, model.patch_embed
     if not isinstance(embed, ConvEmbed):
-        patches = PatchEmbed(config.channels, config.patch_size, config.width)
+        patches = PatchEmbed(_input_channels(config), config.patch_shape, config.width)
         _fold(patches.proj, *_patch_matrix(model))
         return patches
-    twin = ConvEmbed(config.channels, config.patch_size, config.between, config.width)
+    twin = ConvEmbed(config.channels, config.patch_shape[0], config.between, config.width)
     twin.first = copy.deepcopy(embed.first)
     dense: Any
     conv: Any
@@ -216,12 +222,17 @@ def _proj_matrix(attn: TAttention) -> tuple[Tensor, Tensor]:
 
 def _patch_matrix(model: VisionTransformer) -> tuple[Tensor, Tensor]:
     """From a flat patch, (P²·in_chans, channel fastest), to the hat slices of its token, end to end."""
-    config, P = model.config, model.config.patch_size
-    pixels = P * P * config.channels
-    units = torch.eye(pixels).view(pixels, P, P, config.channels).permute(0, 3, 1, 2)  # images of one patch
-    offset = model.patch_embed(torch.zeros(1, config.channels, P, P))  # (C, 1, 1, d)
+    sides, channels = model.config.patch_shape, _input_channels(model.config)
+    pixels = prod(sides) * channels
+    units = torch.eye(pixels).view(pixels, *sides, channels).movedim(-1, 1)  # images of one patch
+    offset = model.patch_embed(torch.zeros(1, channels, *sides))  # (C, 1, 1, d)
     columns = (model.patch_embed(units) - offset).squeeze(2).transpose(0, 1).flatten(1)  # (pixels, C·d)
     return columns.mT, offset.flatten()
+
+
+def _input_channels(config: ViTConfig) -> int:
+    """Of what the patch embedding is given."""
+    return config.in_chans if config.ndim == 3 else config.channels
 
 
 def _end_to_end(x_hat: Tensor) -> Tensor:
