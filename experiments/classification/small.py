@@ -16,8 +16,13 @@ from tcpvit.compare.classification import SEEDS
 from tcpvit.compare.study import Planned
 
 RECIPE = "small-classification"
-HELD_OUT = ("data.options.val_fraction=0.1", "schedule.epochs=2", "schedule.warmup_epochs=0.5")
-SCHEDULE = "schedule.epochs=16"  # of the finals: what two busy cores trained in an hour
+HELD_OUT = (
+    "data.options.val_fraction=0.1",
+    "optimizer.slice_lr_scale=sqrt",
+    "schedule.epochs=2",
+    "schedule.warmup_epochs=0.5",
+)
+SCHEDULE = "schedule.epochs=12"  # of the finals: what two busy cores trained in an hour
 SPATIAL = {"patch_embed": "conv", "class_token": False, "global_pool": "avg", "positions": False, "local": 3}
 SPATIAL |= {"attention_pool": 2, "zero_residual": True, "depth": 2}
 

@@ -20,7 +20,7 @@ _cifar_plus = partial(_cifar, "tcp", attention="joint", patch_embed="t_linear")
 # as c-products make them: 43,258 and 118,202 parameters; the dense twin has 43,354.
 _near = partial(_cifar, depth=2, patch_embed="conv", global_pool="avg", class_token=False, positions=False, local=3)
 _near = partial(_near, mlp_ratio=2.0, attention_pool=2, zero_residual=True)
-_near_tcp = partial(_near, "tcp", tube=4, attention="joint", coupling="norm")
+_near_tcp = partial(_near, "tcp", tube=4, attention="joint", coupling="norm+shuffle")
 
 # Segmentation backbones, 128×128: 1,275,072 and 455,680 parameters.
 _pet = partial(ViTConfig, img_size=128, patch_size=8, num_classes=0, depth=4, num_heads=4, mlp_ratio=2.0)
