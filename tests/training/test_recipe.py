@@ -12,8 +12,8 @@ from tcpvit.training.recipe import SHIPPED, known_keys
 
 
 def test_the_shipped_recipes():
-    papers = ["paper-classification", "paper-segmentation"]
-    assert list_recipes() == ["cifar-classification", "demo", *papers, "scene", "tuned-classification"]
+    papers, ours = ["paper-classification", "paper-segmentation"], ["small-classification", "tuned-classification"]
+    assert list_recipes() == ["cifar-classification", "demo", *papers, "scene", *ours]
 
 
 @pytest.mark.parametrize("name", list_recipes())
