@@ -48,10 +48,12 @@ TRIED = {
     "tcp-80-r2-shuffle": near("tcp", 80, 56, 2.0, coupling="[norm,shuffle]"),
 }
 RATES = {"std-40-r2": (0.004, 0.008)}  # the others are tried at the first
+# Each at the rate that its trials chose; slow ones are evaluated every fourth epoch.
+SLOWLY = ("optimizer.lr=0.004", "evaluation.every=4")
 FINALS = {
-    "tcp-44k": ("model.name=tcp_vit_cifar_44k",),
-    "std-44k": ("model.name=std_vit_cifar_44k",),
-    "tcp-120k": ("model.name=tcp_vit_cifar_120k",),
+    "tcp-44k": ("model.name=tcp_vit_cifar_44k", *SLOWLY),
+    "std-44k": ("model.name=std_vit_cifar_44k", "optimizer.lr=0.008"),
+    "tcp-120k": ("model.name=tcp_vit_cifar_120k", *SLOWLY),
 }
 
 
