@@ -80,7 +80,7 @@ def predict(
         raise ValueError(f"a sheet is an image, as sheet.png or sheet.svg, got {str(sheet)!r}")
     check_counts(top, batch_size)
     progress = display_for(json=True)  # stdout is left to the predictions
-    loaded = _load(target, weights, progress)
+    loaded = load_trained(target, weights, progress)
     segments = isinstance(loaded.model, EncoderDecoder)
     images = Path("segmented") if segments and images is None else images
     files = find_images(paths, leave_out=_written_into(images, segments))
@@ -102,14 +102,14 @@ def predict(
     return done
 
 
-def _load(target: str, weights: Weights, progress: Progress) -> LoadedModel:
+def load_trained(target: str, weights: Weights, progress: Progress) -> LoadedModel:
     """A model that has been trained, and whose images can be prepared."""
     loaded = load_model(target, weights)
     if loaded.preprocessing is not None:
         return loaded
     if not Path(target).is_dir():
         raise ValueError(
-            f"{target} is a preset with random weights; train it, then predict with the folder of its run, or take one "
+            f"{target} is a preset with random weights; train it, then give the folder of its run, or take one "
             f"that comes with weights: {', '.join(list_pretrained())}"
         )
     if loaded.config is None:
