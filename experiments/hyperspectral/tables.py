@@ -181,9 +181,15 @@ def _words(run: Record) -> str:
 
 def scene_table(rows: Iterable[Record]) -> Table:
     """The whole scene, predicted by each model on one core."""
-    columns = ["model", "parameters", "time of one core, s", "memory beside the scene", "the same, four scenes"]
+    columns = [
+        "model",
+        "parameters",
+        "time of one core, s",
+        "memory beside the scene",
+        "the same, two scenes side by side",
+    ]
     table = Table("scene", "All 21,025 windows of Indian Pines", columns)
     for row in rows:
-        memory = (Bytes(row[key]) for key in ("peak_bytes", "peak_bytes_of_four"))
+        memory = (Bytes(row[key]) for key in ("peak_bytes", "peak_bytes_of_two"))
         table.add(LABELS[row["name"]], row["parameters"], Written(f"{row['cpu_seconds']:.1f}"), *memory)
     return table
