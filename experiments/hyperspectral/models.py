@@ -61,19 +61,23 @@ def trials(model: str, kind: str) -> tuple[Words, ...]:
     return tuple((*each, *words) for each in _trials[model])
 
 
+_first = ("lr=2e-3", "epochs=25")
+_chosen = ("lr=4e-3", "options.kept=16", "epochs=20", *FLATTENED)  # by W between fields
 LEVERS: dict[str, Words] = {
-    f"{name}.{lever}": (f"model={name}", "lr=2e-3", "epochs=25", *words)
+    f"{name}.{lever}": (f"model={name}", *words)
     for lever, words in {
-        "base": (),
-        "power-0": ("power=0",),
-        "light": ("brightness=0.2", "offset=0.3"),
-        "flatten": ("flatten=1",),
-        "flatten-light": ("flatten=1", "brightness=0.2", "offset=0.3"),
-        "start": ("start=4",),
-        "noise-1": ("noise=1",),
-        "power-half": ("power=0.5",),
-        "dropout": ("options.drop_rate=0.2",),
-        "blend": ("blend=0.5",),
+        "base": _first,
+        "power-0": (*_first, "power=0"),
+        "light": (*_first, "brightness=0.2", "offset=0.3"),
+        "flatten": (*_first, *FLATTENED),
+        "flatten-light": (*_first, *FLATTENED, "brightness=0.2", "offset=0.3"),
+        "chosen": _chosen,
+        "chosen-start": (*_chosen, "start=4"),
+        "chosen-average": (*_chosen, "average=true"),
+        "chosen-noise": (*_chosen, "noise=1"),
+        "chosen-dropout": (*_chosen, "options.drop_rate=0.2"),
+        "chosen-blend": (*_chosen, "blend=0.5"),
+        "chosen-power-half": (*_chosen, "power=0.5"),
     }.items()
     for name in ("tcp_scene", "std_scene")
 }

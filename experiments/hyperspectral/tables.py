@@ -43,14 +43,16 @@ PAIRS = (  # which model, against which, on which split
 LEVER_LABELS = {
     "base": "as on the random split",
     "power-0": "coefficients not standardised",
-    "power-half": "coefficients divided by the root of their deviation",
     "light": "random brightness and smooth offsets",
     "flatten": "windows flattened towards their centre pixel, at random",
-    "flatten-light": "both",
-    "noise-1": "three times the noise",
-    "dropout": "dropout 0.2",
-    "blend": "windows of one class blended",
-    "start": "self-supervised start",
+    "flatten-light": "both of these",
+    "chosen": "flattened, with the settings that W chose",
+    "chosen-start": "the same, self-supervised start",
+    "chosen-average": "the same, predictions averaged over the eight symmetries",
+    "chosen-noise": "the same, three times the noise",
+    "chosen-dropout": "the same, dropout 0.2",
+    "chosen-blend": "the same, windows of one class blended",
+    "chosen-power-half": "the same, coefficients divided by the root of their deviation",
 }
 ABLATION_LABELS = {
     "w": "W as chosen",
@@ -130,11 +132,11 @@ def lever_table(records: list[Record]) -> Table:
     runs = of_group(records, "levers")
     columns = ["changed", *(LABELS[name] for name in ("tcp_scene", "std_scene"))]
     seeds = len({run["seed"] for each in runs.values() for run in each})
-    table = Table(
-        "levers", f"OA on validation fields (disjoint, {seeds} splits), and the lead over the first row", columns
-    )
+    title = f"OA on validation fields (disjoint, {seeds} splits), and the lead over the row that is changed"
+    table = Table("levers", title, columns)
     for lever, label in LEVER_LABELS.items():
-        cells = [_against(runs, f"{name}.{lever}", f"{name}.base") for name in ("tcp_scene", "std_scene")]
+        base = "chosen" if lever.startswith("chosen-") else "base"
+        cells = [_against(runs, f"{name}.{lever}", f"{name}.{base}") for name in ("tcp_scene", "std_scene")]
         if any(cells):
             table.add(label, *cells)
     return table
