@@ -13,7 +13,7 @@ from tcpvit.training import Recipe
 RECIPE = "scene"
 DENSE = "std_scene"
 MODELS = ("tcp_scene", "tcp_scene_stem", DENSE, "std_scene_small")
-# Chosen on validation pixels (docs/results/hyperspectral.md): between fields, what is around a pixel misleads.
+# Chosen on validation pixels: between fields, what is around a pixel misleads.
 SPLITS = {
     "random": ("data.options.fraction=0.1", "schedule.epochs=20"),
     "disjoint": ("augment.flatten=1", "model.options.kept=16", "optimizer.lr=0.004", "schedule.epochs=20"),
