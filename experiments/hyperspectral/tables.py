@@ -30,15 +30,17 @@ SPLITS = {"random": "random 10 %", "disjoint": "disjoint fields"}
 PAIRS = (  # which model, against which, on which split
     ("tcp_scene", "std_scene_small", "random"),
     ("tcp_scene", "std_scene", "random"),
+    ("tcp_scene_stem", "tcp_scene", "random"),
+    ("tcp_scene", "ssftt", "random"),
     ("tcp_scene_stem", "ssftt", "random"),
     ("tcp_scene", "std_scene_small", "disjoint"),
     ("tcp_scene", "std_scene", "disjoint"),
-    ("tcp_scene_stem", "std_scene", "disjoint"),
     ("tcp_scene", "ssftt", "disjoint"),
     ("tcp_scene", "hybridsn", "disjoint"),
+    ("tcp_scene", "svm-bands", "disjoint"),
+    ("tcp_scene", "svm-dct", "disjoint"),
     ("tcp_scene", "svm-mean", "disjoint"),
-    ("tcp_scene_stem", "svm-mean", "disjoint"),
-    ("std_scene", "svm-mean", "disjoint"),
+    ("std_scene", "svm-dct", "disjoint"),
 )
 LEVER_LABELS = {
     "base": "as on the random split",
@@ -91,8 +93,8 @@ def model_table(records: list[Record]) -> Table:
     for name in MODELS:
         runs = [groups[kind].get(name, []) for kind in SPLITS]
         if any(runs):
-            counts = [run["parameters"] for each in runs for run in each]
-            table.add(LABELS[name], counts[0], *(cell for each in runs for cell in _scores(each)))
+            sizes = dict.fromkeys(_size(each[0]["parameters"]) for each in runs if each)  # K was chosen by split
+            table.add(LABELS[name], Written(" / ".join(sizes)), *(cell for each in runs for cell in _scores(each)))
     return table
 
 
