@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten
 
 from tcpvit.layers.linear import TubalLinear
 from tcpvit.layers.transform import HatTransform
@@ -26,13 +25,12 @@ from tcpvit.tensorize.budget import TUBES, Form, deal, forms_of
 from tcpvit.tensorize.config import TensorizeConfig
 from tcpvit.tensorize.drop_ins import set_fit_, tensorized
 from tcpvit.tensorize.fit import Fit, Moments, Problem, choose_ridge, orthonormal
-from tcpvit.tensorize.streams import Batch, Place, Seen, Streams
+from tcpvit.tensorize.streams import Batch, Place, Seen, Streams, main_output, real_tokens
 from tcpvit.tensorize.timing import price_in_seconds
 
 HELD_OUT = 5  # one of so many tokens judges the ridge
 GRADIENT_BATCHES = 8
 NOT_REACHED, LEFT_DENSE = "not reached by the calibration data", "worth its parameters: left dense"
-OUTPUTS = ("logits", "sentence_embedding", "last_hidden_state")  # what a dict of outputs is judged by
 RIDGE_FOR_PRICES = 1e-3
 
 
@@ -191,26 +189,12 @@ def _gradients_into(sums: dict[str, float], places: Sequence[Place]) -> Iterator
 
 def _score(outputs: Any, batch: Batch, generator: torch.Generator) -> Tensor:
     """A number whose gradient is that of the model's output in a random direction."""
-    outputs = outputs if not hasattr(outputs, "items") else dict(outputs.items())
-    name, found = "", None
-    if isinstance(outputs, dict):
-        name = next((key for key in OUTPUTS if key in outputs), "")
-        found = outputs.get(name)
-    if found is None:
-        leaves = [leaf for leaf in tree_flatten(outputs)[0] if isinstance(leaf, Tensor) and leaf.requires_grad]
-        if not leaves:
-            raise RuntimeError("the model's output has no gradient")
-        found = leaves[0]
-    found = found.float()
-    if name == "logits" or (not name and found.ndim == 2):
-        chances = found.detach().softmax(-1).flatten(0, -2).cpu()
-        drawn = torch.multinomial(chances, 1, generator=generator).to(found.device)
-        return found.log_softmax(-1).flatten(0, -2).gather(1, drawn).sum()
-    direction = torch.randn(found.shape, generator=generator).to(found)
-    mask = batch.get("attention_mask") if isinstance(batch, dict) else None
-    if isinstance(mask, Tensor) and found.ndim == 3 and mask.shape == found.shape[:2]:
-        direction = direction * mask.unsqueeze(-1).to(direction)
-    return (found * direction).sum()
+    name, found = main_output(outputs)
+    rows = real_tokens(found, batch)
+    if name == "logits":
+        drawn = torch.multinomial(rows.detach().softmax(-1).cpu(), 1, generator=generator).to(rows.device)
+        return rows.log_softmax(-1).gather(1, drawn).sum()
+    return (rows * torch.randn(rows.shape, generator=generator).to(rows)).sum()
 
 
 # ------------------------------------------------------------------------------------------------ fitting

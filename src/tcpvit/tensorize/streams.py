@@ -23,6 +23,7 @@ from tcpvit.tensorize.drop_ins import TubalPatchConv2d
 from tcpvit.tensorize.libraries import REFUSALS
 
 Batch = Any  # a tensor, or a tuple or dict of a model's arguments
+OUTPUTS = ("logits", "sentence_embedding", "last_hidden_state")  # of models that give several, by name
 LAYERS_OF_A_BLOCK = 4  # a numbered module with as many is one
 
 
@@ -68,7 +69,7 @@ class Streams:
         self.batches = list(batches)
         if not self.batches:
             raise ValueError("calibrate= holds no batch; give a few hundred real inputs of the model")
-        self.call = _call_of(model, self.batches[0])
+        self.call = caller_of(model, self.batches[0])
         self.outputs: dict[tuple[int, bool], Any] = {}  # of the last unit that is done, by batch and form
         self.shapes: dict[tuple[str, int], Any] = {}  # outputs of the units before, without their numbers
         self.done: list[str] = []
@@ -80,13 +81,9 @@ class Streams:
 
     def _look(self) -> list[str]:
         """The units in the order in which they are called; fills in what is known of the places."""
-        inside: Counter[str] = Counter(name for place in self.places for name in _ancestors(place.name))
+        found = _units_of([place.name for place in self.places])
         for place in self.places:
-            place.unit = _unit_of(place.name, inside)
-        found = {place.unit for place in self.places}
-        for place in self.places:
-            if any(unit.startswith(f"{place.unit}.") for unit in found):  # beside blocks, in a stage of Swin
-                place.unit = place.name
+            place.unit = found[place.name]
         units: list[str] = []
         inputs: dict[str, list[int]] = {}
         by_id = {id(place.old): place for place in self.places}
@@ -254,7 +251,7 @@ def _rows(module: Any, x: Tensor, y: Tensor, batch: Batch) -> tuple[Tensor, Tens
     """Input and output of a layer as (N, in) and (N, out), without the tokens that are padding."""
     if isinstance(module, nn.Conv2d):
         return patches_of(module, x).flatten(0, -2).float(), y.movedim(1, -1).flatten(0, -2).float()
-    return _real_tokens(x, batch), _real_tokens(y, batch)
+    return real_tokens(x, batch), real_tokens(y, batch)
 
 
 def patches_of(conv: nn.Conv2d, x: Tensor) -> Tensor:
@@ -262,7 +259,8 @@ def patches_of(conv: nn.Conv2d, x: Tensor) -> Tensor:
     return TubalPatchConv2d.patches(x, conv.kernel_size, conv.stride)  # type: ignore[arg-type]
 
 
-def _real_tokens(x: Tensor, batch: Batch) -> Tensor:
+def real_tokens(x: Tensor, batch: Batch) -> Tensor:
+    """The tokens of a batch as rows, without those that its attention mask calls padding."""
     mask = batch.get("attention_mask") if isinstance(batch, dict) else None
     if isinstance(mask, Tensor) and mask.ndim == 2 and x.ndim == 3 and x.shape[:2] == mask.shape:
         return x[mask.bool().to(x.device)].float()
@@ -273,7 +271,7 @@ def _kept(other: Tensor, output: Tensor, batch: Batch) -> Tensor | None:
     """What was added, as rows of the output's width."""
     if other.shape[-1] != output.shape[-1]:
         return None
-    return _real_tokens(other.reshape(output.shape), batch).clone()
+    return real_tokens(other.reshape(output.shape), batch).clone()
 
 
 def _with_numbers(x: Tensor) -> Tensor:
@@ -283,11 +281,11 @@ def _with_numbers(x: Tensor) -> Tensor:
 # ------------------------------------------------------------------------------------------------ calls and names
 
 
-def _call_of(model: nn.Module, batch: Batch) -> Callable[[Batch], Any]:
+def caller_of(model: nn.Module, batch: Batch) -> Callable[[Batch], Any]:
     """How the model takes a batch; labels that stand beside the inputs are left out."""
     ways: list[Callable[[Batch], Any]] = [lambda b: model(b)]
     if isinstance(batch, dict):
-        ways = [lambda b: model(**b), lambda b: model(b)]
+        ways = [lambda b: model(**b), lambda b: model(dict(b))]  # sentence-transformers write into it
     elif isinstance(batch, tuple | list):
         ways = [lambda b: model(*b), lambda b: model(b[0])]
     said: Exception | None = None
@@ -301,16 +299,46 @@ def _call_of(model: nn.Module, batch: Batch) -> Callable[[Batch], Any]:
     raise ValueError(f"the model does not take the batches of calibrate= ({str(said).partition(chr(10))[0]})")
 
 
+def main_output(outputs: Any) -> tuple[str, Tensor]:
+    """What a model is judged by: logits, an embedding, hidden states, or the first tensor of numbers; and its name."""
+    if hasattr(outputs, "items"):
+        named = dict(outputs.items())
+        for name in OUTPUTS:
+            if isinstance(named.get(name), Tensor):
+                return name, named[name]
+        outputs = list(named.values())
+    for leaf in tree_flatten(outputs)[0]:
+        if isinstance(leaf, Tensor) and leaf.is_floating_point():
+            return "logits" if leaf.ndim == 2 else "", leaf
+    raise ValueError("the model gives no tensor of numbers")
+
+
 def _ancestors(name: str) -> list[str]:
     """The modules that hold a layer, the innermost first."""
     words = name.split(".")
     return [".".join(words[:n]) for n in range(len(words) - 1, 0, -1)]
 
 
-def _unit_of(name: str, inside: Counter[str]) -> str:
-    """The block that a layer is in: the innermost numbered module with enough layers; else the outermost numbered."""
-    numbered = [path for path in _ancestors(name) if path.rpartition(".")[2].isdigit()]
-    return next((path for path in numbered if inside[path] >= LAYERS_OF_A_BLOCK), numbered[-1] if numbered else name)
+def _units_of(names: Sequence[str]) -> dict[str, str]:
+    """The block that each layer is in: the innermost numbered module with enough layers, else the outermost numbered.
+
+    >>> _units_of(["blocks.0.qkv", "blocks.0.proj", "blocks.0.fc1", "blocks.0.fc2", "head"])["head"]
+    'head'
+    """
+    inside: Counter[str] = Counter(path for name in names for path in _ancestors(name))
+    found = {}
+    for name in names:
+        numbered = [path for path in _ancestors(name) if path.rpartition(".")[2].isdigit()]
+        large = [path for path in numbered if inside[path] >= LAYERS_OF_A_BLOCK]
+        found[name] = large[0] if large else numbered[-1] if numbered else name
+    units = set(found.values())
+    beside = {name for name, unit in found.items() if any(other.startswith(f"{unit}.") for other in units)}
+    return {name: name if name in beside else unit for name, unit in found.items()}  # as Swin's between its blocks
+
+
+def unit_names(names: Sequence[str]) -> list[str]:
+    """The units that these layers are in, each once."""
+    return list(dict.fromkeys(_units_of(names).values()))
 
 
 def _parents(model: nn.Module, layers: Sequence[nn.Module]) -> dict[int, list[tuple[nn.Module, str]]]:
