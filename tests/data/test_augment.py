@@ -7,7 +7,7 @@ import torch.nn.functional as F
 
 from tcpvit.compat import repair_torchvision
 from tcpvit.data import Augment
-from tcpvit.data.augment import erase, jitter_colour, normalise, shift_and_flip
+from tcpvit.data.augment import add_noise, erase, jitter_colour, normalise, shift_and_flip, turn
 
 
 def random_images(number: int = 5, channels: int = 3, size: int = 8) -> torch.Tensor:
@@ -102,4 +102,31 @@ def test_wrong_strengths_are_named(options):
 @pytest.mark.parametrize("name", ["randaugment", "erase", "mixup", "cutmix"])
 def test_masks_take_no_mixtures(name):
     with pytest.raises(ValueError, match=f"{name} is for classification"):
-        Augment(**{name: 1}).check_task("segmentation")
+        Augment(**{name: 1}).check_task("segmentation", (8, 8))
+
+
+def test_the_eight_symmetries_are_the_turns_and_mirrors_of_the_square():
+    image = torch.randn(1, 3, 5, 5)
+    expected = [torch.rot90(view, k, (2, 3)) for view in (image, image.flip(-1)) for k in range(4)]
+    found = turn(image.expand(8, -1, -1, -1), torch.arange(8)).split(1)
+    for view in found:
+        assert sum(torch.equal(view, other) for other in expected) == 1
+        assert sum(torch.equal(view, other) for other in found) == 1
+    assert torch.equal(found[0], image)
+
+
+def test_masks_turn_with_their_images_and_oblong_ones_are_refused():
+    masks = torch.randint(0, 3, (16, 6, 6))
+    draws = Augment().draw(np.random.default_rng(0), 16)
+    images, turned = Augment(symmetry=True).move(masks[:, None].float(), masks, draws)
+    assert torch.equal(images[:, 0].long(), turned)
+    assert not torch.equal(turned, masks)
+    with pytest.raises(ValueError, match="turns square images, got 4×6"):
+        Augment(symmetry=True).check_task("classification", (4, 6))
+
+
+def test_noise_has_its_deviation_and_is_drawn_for_each_image_by_itself():
+    seeds = Augment().draw(np.random.default_rng(0), 4)["noise"]
+    noise = add_noise(torch.zeros(4, 8, 50, 50), seeds, 0.3)
+    assert abs(noise.std().item() - 0.3) < 4 * 0.3 / (2 * noise.numel()) ** 0.5
+    assert torch.equal(noise[2:], add_noise(torch.zeros(2, 8, 50, 50), seeds[2:], 0.3))

@@ -11,12 +11,18 @@ from published import write_cifar, write_svhn
 
 from tcpvit.data import Splits, download_dataset, files, list_datasets, load_dataset, registry
 from tcpvit.data.files import Resource
+from tcpvit.data.scenes import list_scenes
 
 
-def test_every_listed_set_can_be_asked_for():
-    for name in list_datasets()[1:-1]:
+def test_every_listed_set_can_be_asked_for(tmp_path):
+    names = {"digits-on-photos", *registry.SOURCES, *list_scenes(), "folder:PATH", "scene:PATH"}
+    assert names == set(list_datasets())
+    for name in registry.SOURCES:
         with pytest.raises(FileNotFoundError, match=rf"{name} is not in .*: fetch it \([\d,]+ MB\) with `tcpvit data"):
             load_dataset(name)
+    for name in list_scenes()[1:]:
+        with pytest.raises(FileNotFoundError, match=r"is not under .*: (download|it must be requested)"):
+            load_dataset(name, tmp_path)
 
 
 @pytest.mark.parametrize(

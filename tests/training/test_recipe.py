@@ -13,7 +13,7 @@ from tcpvit.training.recipe import SHIPPED, known_keys
 
 def test_the_shipped_recipes():
     papers = ["paper-classification", "paper-segmentation"]
-    assert list_recipes() == ["cifar-classification", "demo", *papers, "tuned-classification"]
+    assert list_recipes() == ["cifar-classification", "demo", *papers, "scene", "tuned-classification"]
 
 
 @pytest.mark.parametrize("name", list_recipes())

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tcpvit.training.tasks import Classification, Segmentation, task_for
+from tcpvit.training.tasks import Classification, Segmentation
 
 
 @pytest.fixture
@@ -52,14 +52,14 @@ def test_nothing_but_border_gives_no_loss_and_no_weight():
 
 
 @pytest.mark.parametrize(
-    ("kind", "logits", "targets"),
+    ("task", "logits", "targets"),
     [
-        ("classification", (4, 2), (4,)),
-        ("classification", (4, 3, 8, 8), (4,)),
-        ("segmentation", (4, 3), (4, 8, 8)),
-        ("segmentation", (4, 3, 4, 4), (4, 8, 8)),
+        (Classification(3), (4, 2), (4,)),
+        (Classification(3), (4, 3, 8, 8), (4,)),
+        (Segmentation(3), (4, 3), (4, 8, 8)),
+        (Segmentation(3), (4, 3, 4, 4), (4, 8, 8)),
     ],
 )
-def test_a_model_that_gives_something_else_is_refused(kind, logits, targets):
+def test_a_model_that_gives_something_else_is_refused(task, logits, targets):
     with pytest.raises(ValueError, match=r"the model gives logits of shape .* build it with num_classes=3"):
-        task_for(kind, 3).check_logits(torch.zeros(logits), torch.zeros(targets))
+        task.check_logits(torch.zeros(logits), torch.zeros(targets))

@@ -44,7 +44,7 @@ def make_trainer(recipe: Recipe, splits: Splits, folder, model: nn.Module | None
     return Trainer(
         recipe,
         model or build_model(recipe, splits.train),
-        task_for(splits.train.task, len(splits.train.classes)),
+        task_for(splits.train),
         build_batches(recipe, splits.train, device, training=True),
         build_batches(recipe, splits.val, device, training=False),
         run,

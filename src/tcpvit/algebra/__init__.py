@@ -15,12 +15,11 @@ from tcpvit.algebra.functions import (
     norm,
     pinv,
     power,
-    sqrtm,
     trace,
     tubal_rank,
 )
 from tcpvit.algebra.krylov import cg, gmres, golub_kahan
-from tcpvit.algebra.matrix_functions import apply, logm
+from tcpvit.algebra.matrix_functions import apply, logm, sqrtm
 from tcpvit.algebra.predicates import (
     is_diagonal,
     is_orthogonal,
@@ -46,6 +45,7 @@ from tcpvit.algebra.transforms import (
     Transform,
     data_driven,
     get_transform,
+    kronecker,
     list_transforms,
     random_orthogonal,
 )
@@ -88,6 +88,7 @@ __all__ = [
     "is_orthogonal",
     "is_positive_definite",
     "is_symmetric",
+    "kronecker",
     "list_transforms",
     "logm",
     "low_rank",

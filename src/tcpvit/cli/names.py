@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tcpvit.data.registry import FOLDER
+from tcpvit.data.registry import FOLDER, SCENE
 
 
 def default_name(recipe: str, model: str, data: str, *more: object) -> str:
@@ -15,5 +15,7 @@ def default_name(recipe: str, model: str, data: str, *more: object) -> str:
     >>> default_name("recipes/mine.yaml", "vit_cifar", "folder:scans/day1")
     'mine-vit_cifar-day1'
     """
-    data = Path(data.removeprefix(FOLDER)).resolve().name if data.startswith(FOLDER) else data
+    for prefix in (FOLDER, SCENE):
+        if data.startswith(prefix):
+            data = Path(data.removeprefix(prefix)).resolve().name
     return "-".join(map(str, (Path(recipe).stem, model, data, *more)))

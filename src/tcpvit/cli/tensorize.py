@@ -207,7 +207,7 @@ def _fitting(trained: LoadedModel, splits: Splits) -> Splits:
     key = {"tcpvit": "img_size", "timm": "img_size", "torchvision": "image_size"}.get(library)
     size = splits.test.image_shape[1]
     logits = trained.try_on(splits.test, f", or build the model for them with --option {key}={size}" if key else "")
-    task_for(splits.test.task, len(splits.test.classes)).check_logits(logits, torch.zeros(1))
+    task_for(splits.test).check_logits(logits, torch.zeros(1))
     return _prepared(trained, splits)
 
 
@@ -227,7 +227,7 @@ def _win_back(
     teacher: nn.Module, student: nn.Module, splits: Splits, out: Path, *, recipe: Recipe, **options: Any
 ) -> dict[str, float]:
     """Distil: top-1 of the original, the converted and the distilled model on the test part."""
-    device, task = find_device(recipe), task_for(splits.test.task, len(splits.test.classes))
+    device, task = find_device(recipe), task_for(splits.test)
     batches = build_batches(recipe, splits.test, device, training=False)
 
     def top1(model: nn.Module) -> float:

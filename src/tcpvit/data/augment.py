@@ -1,7 +1,8 @@
 """Augmentation of whole batches of pixels: at random for each image, images and masks together.
 
 Every random number is drawn beforehand, for the batch of all ranks, so an image is treated the same way wherever it
-is processed. The order is zoom, shift, flip, RandAugment, colour, normalisation, erasing, then mixup or cutmix.
+is processed. The order is zoom, shift, flip, symmetry, RandAugment, colour, normalisation, noise, erasing, then mixup
+or cutmix.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing_extensions import Doc
 from tcpvit.data.image_set import IGNORE
 from tcpvit.data.mixing import box_mask, mix
 from tcpvit.data.randaugment import randaugment
-from tcpvit.validation import Fraction, Natural, NonNegative, dataclass
+from tcpvit.validation import Flag, Fraction, Natural, NonNegative, dataclass
 
 Draws = dict[str, Tensor]  # uniform numbers in [0, 1), one row for each image
 
@@ -41,6 +42,9 @@ class Augment:
         Doc('move by up to this many pixels, "random crop with padding"; black (masks: ignored) comes in'),
     ] = 0
     flip: Annotated[Fraction, Doc("probability of mirroring left and right")] = 0.0
+    symmetry: Annotated[
+        Flag, Doc("turn and mirror by one of the eight symmetries of the square, as suits what is seen from above")
+    ] = False
     zoom: Annotated[
         Fraction, Gt(0), Doc('"random resized crop": the smallest share of the area that is kept; 1 keeps it all')
     ] = 1.0
@@ -49,17 +53,22 @@ class Augment:
     ] = 0.0
     randaugment: Annotated[Natural, Le(100), Doc("how many operations of RandAugment; needs torchvision")] = 0
     magnitude: Annotated[Natural, Le(30), Doc("of RandAugment, 0 to 30")] = 9
+    noise: Annotated[NonNegative, Doc("standard deviation of noise, where that of each channel is 1")] = 0.0
     erase: Annotated[Fraction, Doc("probability of blanking a rectangle of 2 % to 33 % of the image")] = 0.0
     mixup: Annotated[NonNegative, Le(1000), Doc("α of the Beta distribution of mixup; 0: off")] = 0.0
     cutmix: Annotated[
         NonNegative, Le(1000), Doc("likewise; with both on, each pair of images takes one of the two")
     ] = 0.0
 
-    def check_task(self, task: str) -> None:
-        """Masks go along with flips, shifts, zooms and colours only."""
+    def check_task(self, task: str, size: tuple[int, int]) -> None:
+        """Masks go along with what moves or recolours the image only; images that are turned are square."""
         unusable = [name for name in ("randaugment", "erase", "mixup", "cutmix") if getattr(self, name)]
         if task == "segmentation" and unusable:
-            raise ValueError(f"{unusable[0]} is for classification; segmentation takes shift, flip, zoom and colour")
+            raise ValueError(
+                f"{unusable[0]} is for classification; segmentation takes shift, flip, symmetry, zoom, colour and noise"
+            )
+        if self.symmetry and size[0] != size[1]:
+            raise ValueError(f"augment.symmetry turns square images, got {size[0]}×{size[1]}; take augment.flip=0.5")
 
     @property
     def group(self) -> int:
@@ -83,6 +92,8 @@ class Augment:
             draws[name] = torch.from_numpy(random.beta(alpha, alpha, number).astype(np.float32))
         if self.randaugment:  # last, so that nothing above depends on it
             draws["randaugment"] = torch.from_numpy(random.random((number, self.randaugment, 2), dtype=np.float32))
+        draws["symmetry"] = torch.from_numpy(random.integers(8, size=number))
+        draws["noise"] = torch.from_numpy(random.integers(2**63, size=number))  # a seed for each image
         return draws
 
     def crops(self, draws: Draws) -> Tensor | None:
@@ -93,15 +104,16 @@ class Augment:
         return torch.stack([self.zoom + (1 - self.zoom) * area, ((2 * ratio - 1) * _RATIO).exp(), x, y], 1)
 
     def move(self, images: Tensor, targets: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
-        """Shift and flip images (B, C, H, W) and masks (B, H, W)."""
-        if not self.shift and not self.flip:
-            return images, targets
-        flip = draws["flip"][:, 0] < self.flip
-        offsets = (draws["shift"] * (2 * self.shift + 1)).long()  # 0 .. 2·shift
-        images = shift_and_flip(images, self.shift, offsets, flip, fill=0)
-        if targets.ndim == 3:
-            targets = shift_and_flip(targets[:, None], self.shift, offsets, flip, fill=IGNORE)[:, 0]
-        return images, targets
+        """Shift, flip and turn images (B, C, H, W) and masks (B, H, W)."""
+
+        def moved(maps: Tensor, fill: int) -> Tensor:
+            if self.shift or self.flip:
+                flip = draws["flip"][:, 0] < self.flip
+                offsets = (draws["shift"] * (2 * self.shift + 1)).long()  # 0 .. 2·shift
+                maps = shift_and_flip(maps, self.shift, offsets, flip, fill=fill)
+            return turn(maps, draws["symmetry"]) if self.symmetry else maps
+
+        return moved(images, 0), moved(targets[:, None], IGNORE)[:, 0] if targets.ndim == 3 else targets
 
     def recolour(self, images: Tensor, draws: Draws, scale: float = 255.0) -> Tensor:
         """Images as float32 up to `scale`, after RandAugment and colour changes."""
@@ -111,7 +123,9 @@ class Augment:
         return jitter_colour(pixels, 1 + self.colour * (2 * draws["colour"] - 1), scale) if self.colour else pixels
 
     def mix_and_erase(self, images: Tensor, targets: Tensor, draws: Draws, classes: int) -> tuple[Tensor, Tensor]:
-        """Erase, mixup and cutmix normalised images; mixed labels are (B, classes) probabilities."""
+        """Noise, erasing, mixup and cutmix of normalised images; mixed labels are (B, classes) probabilities."""
+        if self.noise:
+            images = add_noise(images, draws["noise"], self.noise)
         if self.erase:
             images = erase(images, draws["erase"], self.erase)
         if self.mixup or self.cutmix:
@@ -133,6 +147,28 @@ def shift_and_flip(images: Tensor, padding: int, offsets: Tensor, flip: Tensor, 
     places = rows[:, :, None] * (width + 2 * padding) + columns[:, None, :]  # (B, H, W)
     places = places.view(number, 1, -1).expand(-1, channels, -1)
     return framed.flatten(2).gather(2, places).view_as(images)
+
+
+def turn(images: Tensor, symmetries: Tensor) -> Tensor:
+    """Each square image (B, C, H, H) by one of the eight symmetries: mirrored across, then down, then transposed.
+
+    >>> turn(torch.arange(4).view(1, 1, 2, 2).expand(2, -1, -1, -1), torch.tensor([0, 5])).flatten(1)
+    tensor([[0, 1, 2, 3],
+            [1, 3, 0, 2]])
+    """
+    turned = torch.empty_like(images, memory_format=torch.contiguous_format)
+    for symmetry in symmetries.unique().tolist():
+        chosen = (symmetries == symmetry).nonzero()[:, 0].to(images.device)
+        some = images[chosen].flip([dim for bit, dim in ((1, -1), (2, -2)) if symmetry & bit])
+        turned[chosen] = some.mT if symmetry & 4 else some
+    return turned
+
+
+def add_noise(images: Tensor, seeds: Tensor, deviation: float) -> Tensor:
+    """Gaussian noise on normalised images, drawn for each image by its own seed."""
+    shape = images.shape[1:]
+    noise = np.stack([np.random.default_rng(seed).standard_normal(shape, np.float32) for seed in seeds.tolist()])
+    return images.add_(torch.from_numpy(noise).to(images.device), alpha=deviation)
 
 
 def jitter_colour(images: Tensor, factors: Tensor, scale: float = 255.0) -> Tensor:

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -41,6 +41,9 @@ class Images(ABC):
     `source` names the published part that `indices` counts in, so that a subset can be saved and found again.
     """
 
+    unit: ClassVar[str] = "images"  # what there are so many of
+    metric: ClassVar[str | None] = None  # what is measured, where that is not what the task measures
+
     classes: tuple[str, ...]
     source: str
     mean: tuple[float, ...] = IMAGENET_MEAN
@@ -66,6 +69,11 @@ class Images(ABC):
     @abstractmethod
     def dtype(self) -> torch.dtype:
         """Of the pixels: uint8, uint16 or float32."""
+
+    @property
+    def wavelengths(self) -> tuple[float, ...] | None:
+        """Of the channels, in nanometres, where they are known."""
+        return None
 
     @property
     @abstractmethod

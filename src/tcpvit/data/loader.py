@@ -58,7 +58,7 @@ class Batches:
         _check(data, self.augment, batch_size, drop_last, seed, rank, world_size)
         self.data = data
         self.batch_size = batch_size
-        self.augment.check_task(data.task)
+        self.augment.check_task(data.task, data.image_shape[1:])
         self.shuffle, self.drop_last, self.seed = shuffle, drop_last, seed
         self.rank, self.world_size = rank, world_size
         self.device = torch.device(device)

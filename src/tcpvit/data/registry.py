@@ -12,33 +12,44 @@ from typing import Any, get_type_hints
 from tcpvit.data import cifar10, digits_on_photos, files, folder, oxford_pet, stl10, svhn
 from tcpvit.data.files import data_root
 from tcpvit.data.image_set import Images, ImageSet, Splits
-from tcpvit.data.source import Source, Split
+from tcpvit.data.scenes import load as scene_load
+from tcpvit.data.scenes.named import list_scenes
+from tcpvit.data.source import Source
 from tcpvit.data.subsets import draw, fraction_sizes
 from tcpvit.errors import did_you_mean
 from tcpvit.files import expand_user
 from tcpvit.memory import check_memory
 from tcpvit.progress import Progress
-from tcpvit.validation import Count, Flag, Maybe, Seed, Share, checked
+from tcpvit.validation import Count, Flag, Maybe, Seed, Share, Text, checked
 
 BUILT_IN = "digits-on-photos"
-FOLDER = "folder:"
+FOLDER, SCENE = "folder:", scene_load.PREFIX
 SOURCES = {module.SOURCE.name: module.SOURCE for module in (cifar10, svhn, stl10, oxford_pet)}
 
 
 def list_datasets() -> list[str]:
-    """The names that `load_dataset` takes; `folder:PATH` is a name too.
+    """The names that `load_dataset` takes; `folder:PATH` and `scene:PATH` are names too.
 
-    >>> list_datasets()
-    ['digits-on-photos', 'cifar10', 'svhn', 'stl10', 'oxford-pet', 'folder:PATH']
+    >>> list_datasets()[:5], list_datasets()[-3:]
+    (['digits-on-photos', 'cifar10', 'svhn', 'stl10', 'oxford-pet'], ['houston', 'folder:PATH', 'scene:PATH'])
     """
-    return [BUILT_IN, *SOURCES, f"{FOLDER}PATH"]
+    return [BUILT_IN, *SOURCES, *list_scenes(), f"{FOLDER}PATH", f"{SCENE}PATH"]
+
+
+def is_scene(name: str) -> bool:
+    """Whether a set is a scene of many bands, whose images are windows.
+
+    >>> is_scene("indian-pines"), is_scene("scene:field.hdr"), is_scene("cifar10")
+    (True, True, False)
+    """
+    return name.startswith(SCENE) or name in list_scenes()
 
 
 def load_dataset(
     name: str,
     root: str | Path | None = None,
     *,
-    split: Split | None = None,
+    split: Maybe[Text] = None,
     seed: Seed = 0,
     stratified: Flag = True,
     image_size: Maybe[Count] = None,
@@ -52,10 +63,10 @@ def load_dataset(
     """Load a set as train, val and test.
 
     `root` holds the sets (else TCPVIT_DATA, else the cache). `split` is "official" or "paper": 10,000/2,000 of cifar10,
-    svhn and stl10 (drawn from all of its 13,000), 80 %/20 % of oxford-pet. `seed` and `stratified` govern every draw.
-    `val_fraction` holds that much of train out as val, and leaves test for the end; `train_size` and `val_size` keep
-    fewer images; `image_size` resizes; `progress` shows what takes long. `options` are those of the set, see
-    docs/data.md.
+    svhn and stl10 (drawn from all of its 13,000), 80 %/20 % of oxford-pet; scenes have others. `seed` and `stratified`
+    govern every draw. `val_fraction` holds that much of train out as val, and leaves test for the end; `train_size` and
+    `val_size` keep fewer images; `image_size` resizes; `progress` shows what takes long. `options` are those of the
+    set, see docs/data.md and docs/scenes.md.
 
     >>> digits = load_dataset("digits-on-photos", sizes=(20, 10, 10))
     >>> digits.train.images.shape, digits.train.task
@@ -93,7 +104,7 @@ def option_names(name: str) -> list[str]:
     >>> "level" in option_names("digits-on-photos"), option_names("cifar11")
     (True, [])
     """
-    if name not in (BUILT_IN, *SOURCES) and not name.startswith(FOLDER):
+    if name not in (BUILT_IN, *SOURCES) and not name.startswith(FOLDER) and not is_scene(name):
         return []
     names = {**inspect.signature(load_dataset).parameters, **inspect.signature(_loader(name)).parameters}
     return [option for option in names if option not in ("name", "root", "folder", "options", "progress")]
@@ -102,6 +113,8 @@ def option_names(name: str) -> list[str]:
 def _loader(name: str) -> Callable[..., Splits]:
     if name == BUILT_IN:
         return digits_on_photos.load
+    if is_scene(name):
+        return scene_load.load
     return folder.load if name.startswith(FOLDER) else get_source(name).load
 
 
@@ -154,9 +167,12 @@ def _is_archive(filename: str) -> bool:
 
 
 def _reader(
-    name: str, root: str | Path | None, split: Split | None, download: bool, progress: Progress | None
+    name: str, root: str | Path | None, split: str | None, download: bool, progress: Progress | None
 ) -> Callable[..., Splits]:
     """The function that reads the set, with the set's place and split filled in."""
+    if is_scene(name):
+        scene = partial(scene_load.load, name, root)
+        return scene if split is None else partial(scene, split=checked(split, Text, "split"))
     if name == BUILT_IN or name.startswith(FOLDER):
         if split is not None:
             raise ValueError(f"{name} has one way to be split, so `split` does not apply; got {split!r}")

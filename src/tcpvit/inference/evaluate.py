@@ -16,11 +16,12 @@ from tcpvit.training.build import build_batches, check_fit, find_device, load_sp
 from tcpvit.training.distributed import process_group
 from tcpvit.training.evaluation import evaluate
 from tcpvit.training.folder import RunFolder
-from tcpvit.training.metrics import LABELS, AnyMetrics, to_json
+from tcpvit.training.metrics import LABELS, AnyMetrics, SceneMetrics, to_json
 from tcpvit.training.recipe import Recipe
 from tcpvit.training.tasks import task_for
 
 Part = Literal["test", "val", "train"]
+DECIMALS = {"loss": "{:.4f}".format, "kappa": "{:.3f}".format}  # what is no share
 MANY = 20  # classes beyond which the numbers of each are not shown
 
 
@@ -35,6 +36,7 @@ class Evaluation:
     classes: tuple[str, ...]
     metrics: AnyMetrics
     notes: tuple[str, ...] = ()
+    unit: str = "images"
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready, with the numbers of each class and the confusion matrix."""
@@ -43,10 +45,13 @@ class Evaluation:
 
     def tables(self) -> list[Table]:
         """The metrics, and those of each class if there are few enough to read."""
-        table = Table("metrics", self.model, ["metric", "value"])
-        table.notes += [f"{self.images:,} images of {self.data} in {self.seconds:.1f} s", *self.notes]
+        ends = self.metrics.intervals() if isinstance(self.metrics, SceneMetrics) else {}
+        table = Table("metrics", self.model, ["metric", "value", *(["95 % interval over pixels"] if ends else [])])
+        table.notes += [f"{self.images:,} {self.unit} of {self.data} in {self.seconds:.1f} s", *self.notes]
         for name, value in self.metrics.summary().items():
-            table.add(LABELS[name], f"{value:.4f}" if name == "loss" else percent(value))
+            write = DECIMALS.get(name, percent)
+            interval = [" – ".join(map(write, ends[name])) if name in ends else ""] if ends else []
+            table.add(LABELS[name], write(value), *interval)
         if len(self.classes) > MANY:
             return [table]
         by_class = self.metrics.by_class()
@@ -88,14 +93,16 @@ def measure(
             check_fit(trained.name, trained.config, images)
         else:
             trained.try_on(images)
-        task = task_for(images.task, len(images.classes))
+        task = task_for(images)
         batches = build_batches(recipe, images, device, training=False, rank=world.rank, world_size=world.size)
         begin = time.monotonic()
         with lost_workers_explained("and start again"):
             metrics = evaluate(trained.model.to(device), batches, task, device, recipe.precision, world)
         seconds = time.monotonic() - begin
-    notes = _notes(trained, images.classes) + _other_images(target, recipe, splits)
-    return Evaluation(trained.name, images.source, len(images), seconds, images.classes, metrics, tuple(notes))
+    notes = (*_notes(trained, images.classes), *_other_images(target, recipe, splits), *splits.notes)
+    return Evaluation(
+        trained.name, images.source, len(images), seconds, images.classes, metrics, notes, unit=images.unit
+    )
 
 
 def recipe_for(trained: LoadedModel, dataset: str | None) -> Recipe:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -13,11 +15,12 @@ import tcpvit.tensorize  # noqa: F401  # registers how converted models are load
 from tcpvit.data import Images
 from tcpvit.data.image_set import IMAGENET_MEAN, IMAGENET_STD, PIXEL_SCALE
 from tcpvit.data.images import Fit
+from tcpvit.data.scenes import Scene, WindowSet, resample_scene
 from tcpvit.errors import did_you_mean
 from tcpvit.models import create_model, from_pretrained, list_models, list_pretrained
 from tcpvit.models.pretrained import CONFIG, WEIGHTS, Pretrained, load_weights
 from tcpvit.models.segmenter import SegmenterConfig
-from tcpvit.models.zoo import RECIPE, pretrained_folder
+from tcpvit.models.zoo import RECIPE, card_facts, pretrained_folder
 from tcpvit.training.evaluation import unwrapped
 from tcpvit.training.folder import RunFolder
 from tcpvit.training.preprocessing import default_fit, read_preprocessing
@@ -28,19 +31,44 @@ Weights = Literal["best", "last"]
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model in eval mode, the recipe it was trained by, and how its images are prepared (None: not known)."""
+    """A model in eval mode, the recipe it was trained by, and how its images are prepared (None: not known).
+
+    `facts` are those of its card, if it comes with the package.
+    """
 
     name: str
     model: nn.Module
     recipe: Recipe | None = None
     preprocessing: dict[str, Any] | None = None
+    facts: Mapping[str, str] = field(default_factory=dict)
 
     def prepare(self, data: Images) -> Images:
         """`data`, normalised as the model's training images were."""
         if self.preprocessing is None:
             return data
         mean, std = (tuple(self.preprocessing[name]) for name in ("mean", "std"))
+        if isinstance(data, WindowSet):
+            data = replace(data, scene=self.fit_scene(data.scene))
         return replace(data, mean=mean, std=std)
+
+    def fit_scene(self, scene: Scene) -> Scene:
+        """The scene with the bands that the model was trained on: chosen, or interpolated between wavelengths."""
+        about = self.preparation().get("scene")
+        if about is None:
+            raise ValueError(f"{self.name} was not trained on a scene; train one with `tcpvit train --scene FILE`")
+        wavelengths = getattr(self.config, "wavelengths", None)
+        if wavelengths is not None and scene.wavelengths is not None:
+            return resample_scene(scene, wavelengths)
+        used = about["used"]
+        if scene.bad_bands is None and scene.bands == about["bands"]:
+            unused = np.isin(np.arange(scene.bands), used, invert=True)
+            return replace(scene, bad_bands=unused) if unused.any() else scene
+        if len(scene.good_bands) != len(used):
+            raise ValueError(
+                f"{scene.name} has {len(scene.good_bands)} bands in use, {self.name} was trained on {len(used)}; "
+                f"without the wavelengths of both they cannot be fitted to each other"
+            )
+        return scene
 
     def preparation(self) -> dict[str, Any]:
         """How the model's images are prepared; without a record of that, as ImageNet's are."""
@@ -117,7 +145,8 @@ def load_model(target: str | Path, weights: Weights = "best", *, model: nn.Modul
         return LoadedModel(folder.name, _load(folder, model), None, read_preprocessing(folder))
     if str(target) in list_pretrained():
         saved = pretrained_folder(str(target))
-        return LoadedModel(str(target), from_pretrained(saved), load_recipe(saved / RECIPE), read_preprocessing(saved))
+        recipe, preprocessing = load_recipe(saved / RECIPE), read_preprocessing(saved)
+        return LoadedModel(str(target), from_pretrained(saved), recipe, preprocessing, card_facts(str(target)))
     if str(target) not in list_models():
         raise ValueError(
             f"{str(target)!r} is no run folder, no saved model and no preset{did_you_mean(str(target), list_models())}"

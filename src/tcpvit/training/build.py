@@ -12,6 +12,8 @@ from torch import nn
 from tcpvit import algebra
 from tcpvit.data import IGNORE, Batches, Images, ImageSet, Splits, load_dataset
 from tcpvit.data.mask_classes import MASK_VALUES_HINT
+from tcpvit.layers.bands import GIVEN as PCA
+from tcpvit.layers.bands import BandDCT
 from tcpvit.models import SegmenterConfig, create_model, list_models, model_config
 from tcpvit.models.size import check_size
 from tcpvit.progress import Progress
@@ -91,7 +93,7 @@ def _has_masks(part: Images) -> TypeGuard[ImageSet]:
 def build_model(recipe: Recipe, train: Images, device: torch.device | None = None, processes: int = 1) -> nn.Module:
     """The recipe's model for the classes and images of `train`, weights drawn by its seed or pretrained."""
     _check_named("model", recipe.model.name)
-    options = _with_channels(recipe.model.options, recipe.model.name, train)
+    options = _for_images(recipe.model.options, recipe.model.name, train)
     with within("model.options"):
         config = model_config(recipe.model.name, **options)
     classes = options.setdefault("num_classes", len(train.classes))
@@ -109,18 +111,25 @@ def build_model(recipe: Recipe, train: Images, device: torch.device | None = Non
         model: nn.Module = create_model(recipe.model.name, **_with_transforms(options, train, config.tube_length))
     if recipe.model.pretrained:
         start_from(model, recipe.model.name, recipe.model.pretrained)
+    elif isinstance(bands := getattr(model, "bands", None), BandDCT) and len(train) > 1:
+        bands.standardise_(training_spectra(train))
     return model
 
 
-def _with_channels(options: Mapping[str, Any], name: str, train: Images) -> dict[str, Any]:
-    """The options with as many input channels as the images have, unless they name a number."""
+def _for_images(options: Mapping[str, Any], name: str, train: Images) -> dict[str, Any]:
+    """The options with what the images determine, unless they name it: the channels, and what is kept of spectra."""
     channels = train.image_shape[0]
     config = model_config(name)
-    if config.in_chans == channels:
-        return dict(options)
     if isinstance(config, SegmenterConfig):
-        return {**options, "backbone": {"in_chans": channels} | dict(options.get("backbone", {}))}
-    return {"in_chans": channels, **options}
+        inside = {"in_chans": channels} if config.in_chans != channels else {}
+        return {**options, "backbone": inside | dict(options.get("backbone", {}))} if inside else dict(options)
+    found = dict(options) if config.in_chans == channels else {"in_chans": channels, **options}
+    if getattr(config, "kept", None) is None or options.get("kept", 0) is None:
+        return found
+    found.setdefault("kept", min(config.kept, channels))
+    if config.tube_length == config.kept and isinstance(found["kept"], int):
+        found.setdefault("embed_dim", config.d * found["kept"])  # slices as wide as those of the preset
+    return {"wavelengths": train.wavelengths, **found}
 
 
 def check_fit(name: str, config: Any, data: Images) -> None:
@@ -150,7 +159,7 @@ def check_fit(name: str, config: Any, data: Images) -> None:
 
 
 def _with_transforms(options: Mapping[str, Any], train: Images, tube: int) -> dict[str, Any]:
-    """The options, with the matrix of a data-driven transform wherever one is asked for."""
+    """The options, with the matrix of a data-driven transform or basis wherever one is asked for."""
     found = dict(options)
     for key, value in options.items():
         if isinstance(value, Mapping):
@@ -162,7 +171,22 @@ def _with_transforms(options: Mapping[str, Any], train: Images, tube: int) -> di
                     "through the parts of a patch; take transform=dct or another"
                 )
             found[key] = data_driven_transform(train, tube)
+        elif key == "band_basis" and value == PCA:
+            found[key] = principal_axes(train)
     return found
+
+
+def training_spectra(train: Images) -> torch.Tensor:
+    """Spectra (n, bands), normalised: that in the middle of each training image, which in a window has the label."""
+    height, width = train.image_shape[1:]
+    rows = torch.linspace(0, len(train) - 1, min(len(train), TRANSFORM_IMAGES)).long()
+    return torch.cat([images[:, :, height // 2, width // 2].clone() for images, _ in Batches(train.subset(rows), 500)])
+
+
+def principal_axes(train: Images) -> torch.Tensor:
+    """Rows (n, bands) by falling variance of the training spectra."""
+    spectra = training_spectra(train).double()
+    return torch.linalg.eigh((spectra - spectra.mean(0)).mT.cov()).eigenvectors.flip(1).mT
 
 
 def data_driven_transform(train: Images, tube: int) -> algebra.Transform:

@@ -16,12 +16,17 @@ from torch import Tensor
 
 from tcpvit.data import IGNORE
 
+Z = 1.959964  # the 97.5 % quantile of the normal distribution
 BAND = 0.02  # of the diagonal: how wide the boundary is, as in Cheng et al.
 # How metrics are called in tables.
 LABELS = {
     "loss": "loss",
     "top1": "top-1",
     "top5": "top-5",
+    "oa": "overall accuracy",
+    "aa": "average accuracy",
+    "kappa": "κ",
+    "accuracy": "accuracy",
     "miou": "mIoU",
     "mdice": "mDice",
     "pixel_accuracy": "pixel accuracy",
@@ -140,6 +145,53 @@ class ClassificationMetrics(Metrics):
         return {"top1": (counts.diagonal() / counts.sum(1)).tolist()}
 
 
+class SceneMetrics(Metrics):
+    """What is reported of classified pixels: overall accuracy, average accuracy over the classes, Cohen's κ.
+
+    Intervals of 95 % take pixels as independent, which neighbours are not: splits differ by more.
+    """
+
+    def update(self, logits: Tensor, targets: Tensor, loss: Tensor) -> None:
+        """Add a batch: logits (B, K), its labels (B,), and the sum of its losses."""
+        self.confusion += count_confusion(logits.argmax(1), targets, self.classes)
+        self.loss += loss
+
+    def summary(self) -> dict[str, float]:
+        """Fractions, not per cent; the average accuracy is over the classes that are there.
+
+        >>> metrics = SceneMetrics(3)
+        >>> metrics.confusion += torch.tensor([[3, 1, 0], [0, 4, 0], [0, 0, 0]])
+        >>> {name: round(value, 4) for name, value in metrics.summary().items()}
+        {'loss': 0.0, 'oa': 0.875, 'aa': 0.875, 'kappa': 0.75}
+        """
+        average = _mean(self.by_class()["accuracy"])
+        return {"loss": self.mean_loss, "oa": self.accuracy, "aa": average, "kappa": _kappa(self.confusion)[0]}
+
+    def intervals(self) -> dict[str, tuple[float, float]]:
+        """Of the numbers of `summary`: Wilson's interval of the overall accuracy, normal ones of the others.
+
+        >>> metrics = SceneMetrics(2)
+        >>> metrics.confusion += torch.tensor([[45, 5], [10, 40]])
+        >>> {name: (round(low, 3), round(high, 3)) for name, (low, high) in metrics.intervals().items()}
+        {'oa': (0.767, 0.907), 'aa': (0.781, 0.919), 'kappa': (0.561, 0.839)}
+        """
+        counts = self.confusion.double()
+        sizes = counts.sum(1)
+        found = (counts.diagonal() / sizes)[sizes > 0]
+        error = (found * (1 - found) / sizes[sizes > 0]).sum().sqrt().item() / max(len(found), 1)
+        kappa, kappa_error = _kappa(counts)
+        return {
+            "oa": wilson(self.accuracy, self.total),
+            "aa": _around(self.summary()["aa"], error),
+            "kappa": _around(kappa, kappa_error),
+        }
+
+    def by_class(self) -> dict[str, list[float]]:
+        """The accuracy of each class; NaN where the set has none of it."""
+        counts = self.confusion.double()
+        return {"accuracy": (counts.diagonal() / counts.sum(1)).tolist()}
+
+
 class SegmentationMetrics(Metrics):
     """IoU, Dice and boundary IoU with their means, pixel accuracy, loss, and the mean of the images' own mIoU.
 
@@ -234,6 +286,42 @@ def _over_windows(choose: Callable[[Tensor, Tensor], Tensor], values: Tensor, si
     return values
 
 
+def wilson(share: float, number: int) -> tuple[float, float]:
+    """Wilson's 95 % interval of a share of `number` independent draws.
+
+    >>> [round(end, 3) for end in wilson(1.0, 10)]
+    [0.722, 1.0]
+    """
+    if not number:
+        return float("nan"), float("nan")
+    spread = Z**2 / number
+    centre, half = share + spread / 2, Z * math.sqrt(share * (1 - share) / number + spread / (4 * number))
+    return (centre - half) / (1 + spread), (centre + half) / (1 + spread)
+
+
+def _kappa(confusion: Tensor) -> tuple[float, float]:
+    """Cohen's κ and its standard error for many draws (Fleiss, Cohen, Everitt, 1969); NaN where nothing was counted.
+
+    With θ1 the observed agreement, θ2 that by chance, θ3 and θ4 their moments: κ = (θ1 − θ2) / (1 − θ2).
+    """
+    shares = confusion.double() / confusion.sum()
+    truth, predicted = shares.sum(1), shares.sum(0)
+    one, two = shares.diagonal().sum(), (truth * predicted).sum()
+    three = (shares.diagonal() * (truth + predicted)).sum()
+    four = (shares * (truth[None, :] + predicted[:, None]).square()).sum()
+    rest, chance = 1 - one, 1 - two
+    variance = (
+        one * rest / chance**2
+        + 2 * rest * (2 * one * two - three) / chance**3
+        + rest**2 * (four - 4 * two**2) / chance**4
+    ) / confusion.sum()
+    return ((one - two) / chance).item(), variance.clamp(min=0).sqrt().item()
+
+
+def _around(centre: float, error: float) -> tuple[float, float]:
+    return centre - Z * error, min(centre + Z * error, 1.0)
+
+
 def _share(part: Tensor, total: int) -> float:
     return float(part) / total if total else float("nan")
 
@@ -242,13 +330,16 @@ def _mean(values: list[float]) -> float:
     return torch.tensor(values, dtype=torch.float64).nanmean().item()
 
 
-AnyMetrics = ClassificationMetrics | SegmentationMetrics
+AnyMetrics = ClassificationMetrics | SceneMetrics | SegmentationMetrics
 
 
 def to_json(metrics: AnyMetrics) -> dict[str, Any]:
     """Everything that was measured, ready for JSON; what nothing was counted for, as an absent class, is null."""
     summary = {name: or_none(value) for name, value in metrics.summary().items()}
     by_class = {name: list(map(or_none, values)) for name, values in metrics.by_class().items()}
+    if isinstance(metrics, SceneMetrics):
+        ends = {name: list(map(or_none, pair)) for name, pair in metrics.intervals().items()}
+        summary |= {"intervals": ends}  # type: ignore[dict-item]
     return {**summary, "by_class": by_class, "confusion": metrics.confusion.tolist()}
 
 

@@ -59,12 +59,14 @@ class ModelRecipe:
 class DataRecipe:
     """Which images, and how many at a time."""
 
-    name: Annotated[Text, Doc("the set: digits-on-photos, cifar10, svhn, stl10, oxford-pet or folder:PATH")] = (
-        "digits-on-photos"
-    )
+    name: Annotated[
+        Text, Doc("the set: digits-on-photos, cifar10, svhn, stl10, oxford-pet, folder:PATH, a scene or scene:PATH")
+    ] = "digits-on-photos"
     root: Annotated[Text | None, Doc("where sets lie; null: $TCPVIT_DATA, else the user's cache")] = None
     options: Annotated[dict[Text, Any], Doc("of the set, as {split: paper, seed: 1}")] = field(default_factory=dict)
-    image_size: Annotated[Maybe[Count], Doc("resize to this; null: as the set comes")] = None
+    image_size: Annotated[
+        Maybe[Count], Doc("resize to this; null: as the set comes; of scenes the width of the windows, 9")
+    ] = None
     batch_size: Annotated[Count, Doc("images of one optimiser step, over all processes and accumulation")] = 256
     eval_batch_size: Annotated[Count, Doc("images that each process evaluates at a time")] = 500
     workers: Annotated[Maybe[Workers], Doc("processes that decode image files; null: by the machine")] = None

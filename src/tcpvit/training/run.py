@@ -194,7 +194,7 @@ class _Setup:
         with world.local_main_first():
             splits = splits or load_splits(recipe.data, progress)
         model = model or build_model(recipe, splits.train, device, world.size)
-        task = task or task_for(splits.train.task, len(splits.train.classes))
+        task = task or task_for(splits.train)
 
         def batches(part: Images, training: bool) -> Batches:
             return build_batches(recipe, part, device, training=training, rank=world.rank, world_size=world.size)
@@ -288,7 +288,8 @@ def _finish(trainer: Trainer, setup: _Setup) -> Result:
     evaluated = [row for row in state.history if "val_loss" in row]
     notes = setup.notes + setup.skipped_files()
     if splits.test is splits.val:
-        notes += ("validation and test are the same images, so the best epoch was chosen on the test set",)
+        same = f"validation and test are the same {splits.test.unit}, so the best epoch was chosen on the test set"
+        notes += (same,)
     result = Result(
         folder=trainer.run.path,
         recipe=setup.recipe,
@@ -315,7 +316,8 @@ def _summary(trainer: Trainer, setup: _Setup) -> RunSummary:
     channels, height, width = splits.train.image_shape
     facts = {
         "model": f"{count_parameters(trainer.model):,} parameters, {len(splits.train.classes)} classes",
-        "data": f"{len(splits.train):,} training, {len(splits.val):,} validation images, {height}×{width}×{channels}",
+        "data": f"{len(splits.train):,} training, {len(splits.val):,} validation {splits.train.unit}, "
+        f"{height}×{width}×{channels}",
         "AdamW": f"lr {optimizer.lr:g}, weight decay {optimizer.weight_decay:g}, batch {recipe.data.batch_size}, "
         f"{schedule.epochs} epochs, seed {recipe.seed}",
         "device": f"{trainer.device}, {threads} thread{'s' * (threads > 1)}, {recipe.precision}"

@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tcpvit.data import IGNORE
-from tcpvit.training.metrics import ClassificationMetrics, SegmentationMetrics
+from tcpvit.data import IGNORE, Images
+from tcpvit.training.metrics import ClassificationMetrics, SceneMetrics, SegmentationMetrics
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,11 @@ class Classification:
         labels = targets if targets.ndim == 1 else targets.argmax(1)
         return (logits.argmax(1) == labels).sum()
 
-    def metrics(self, device: torch.device | str = "cpu") -> ClassificationMetrics:
+    def metrics(self, device: torch.device | str = "cpu") -> ClassificationMetrics | SceneMetrics:
         """Empty metrics, to be updated batch by batch."""
-        return ClassificationMetrics(self.classes, device)
+        return (
+            SceneMetrics(self.classes, device) if self.metric == "oa" else ClassificationMetrics(self.classes, device)
+        )
 
     def check_logits(self, logits: Tensor, targets: Tensor) -> None:
         """Raise unless logits are (B, K)."""
@@ -76,13 +78,10 @@ class Segmentation:
 Task = Classification | Segmentation
 
 
-def task_for(kind: str, classes: int) -> Task:
-    """The task of a set.
-
-    >>> task_for("segmentation", 2)
-    Segmentation(classes=2, metric='miou')
-    """
-    return Classification(classes) if kind == "classification" else Segmentation(classes)
+def task_for(data: Images) -> Task:
+    """The task of a set, with the metric of its own if it has one."""
+    number, own = len(data.classes), {} if data.metric is None else {"metric": data.metric}
+    return Classification(number, **own) if data.task == "classification" else Segmentation(number, **own)
 
 
 def _check_shape(logits: Tensor, expected: tuple[int, ...]) -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -59,7 +59,8 @@ class SceneSplit:
         check_window(self.window)
         for part in ("train", "test"):
             if not (self.codes == CODES[part]).any():
-                raise ValueError(f"the {self.kind} split has no {part} pixels")
+                advice = "; take a smaller window or share, or a random split" if self.kind == "disjoint" else ""
+                raise ValueError(f"the {self.kind} split has no {part} pixels{advice}")
         if self.kind == "disjoint" and self.shared_windows:
             raise AssertionError(f"{self.shared_windows} test windows share pixels with training windows")
 
@@ -94,6 +95,18 @@ class SceneSplit:
         """Refuse a label map other than the one that was split."""
         if labels.shape != self.codes.shape or labels_md5(labels) != self.labels_md5:
             raise ValueError("the split was made for another label map; make it again for this one")
+
+    def notes(self, class_names: Sequence[str], labels: Labels) -> tuple[str, ...]:
+        """What every result on this split should say: its leakage, and the classes that miss a part."""
+        made = f"{self.kind} split" if self.seed is None else f"{self.kind} split of seed {self.seed}"
+        tested, flattered = int(self.mask("test").sum()), ", so that accuracies are too high" * (self.leakage > 0)
+        notes = [f"{made}: {100 * self.leakage:.1f} % of {tested:,} test windows contain a training pixel{flattered}"]
+        counts = self.counts(labels)
+        for part, consequence in (("train", "never predicted"), ("test", "left out of the average accuracy")):
+            absent = [class_names[k] for k, number in enumerate(counts[part]) if not number]
+            if absent:
+                notes.append(f"no {part} pixels of {', '.join(absent)}: {consequence}")
+        return tuple(notes)
 
     def save(self, path: str | Path) -> Path:
         """Write the codes and how they were made to an .npz file."""
@@ -191,8 +204,7 @@ def disjoint_split(
     codes[rest & within(chosen, reach)] = GUARD
     codes[chosen] = TRAIN
     if validation and validation_by == "pixels":
-        for _, pixels in _shuffled(labels, chosen, random):
-            codes.flat[pixels[: _validators(len(pixels), validation)]] = VALIDATION
+        _hold_out_pixels(codes, labels, validation, random)
     elif validation:
         held_out = _held_out_fields(labels, part, chosen, validation, random)
         near = within(chosen & ~held_out, window // 2)
@@ -223,6 +235,13 @@ def split_from_masks(
             )
         codes[member] = CODES[name]
     return _split(codes, "masks", labels, window, None, {})
+
+
+def hold_out_pixels(split: SceneSplit, labels: Labels, share: float, seed: int) -> SceneSplit:
+    """A share of the training pixels of each class, drawn at random, validates."""
+    codes, random = split.codes.copy(), _generator(labels, seed, share)
+    _hold_out_pixels(codes, labels, share, random)
+    return replace(split, codes=codes, seed=seed, parameters={**split.parameters, "validation": share})
 
 
 def check_window(window: int) -> None:
@@ -256,6 +275,11 @@ def _shuffled(labels: Labels, among: Mask, random: np.random.RandomState) -> lis
     """The pixels of each class that lie in `among`, in random order."""
     classes = np.unique(labels[labels > 0])
     return [(int(label), random.permutation(np.flatnonzero((labels == label) & among))) for label in classes]
+
+
+def _hold_out_pixels(codes: NDArray[np.uint8], labels: Labels, share: float, random: np.random.RandomState) -> None:
+    for _, pixels in _shuffled(labels, codes == TRAIN, random):
+        codes.flat[pixels[: _validators(len(pixels), share)]] = VALIDATION
 
 
 def _held_out_fields(labels: Labels, part: Mask, chosen: Mask, share: float, random: np.random.RandomState) -> Mask:

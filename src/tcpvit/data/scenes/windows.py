@@ -1,11 +1,11 @@
-"""Windows around pixels, cut from the scene when they are needed: batches to train on, and the whole scene in strips.
+"""Windows around pixels, cut from the scene when they are needed: some of them, or the whole scene tile by tile.
 
 The scene is never copied or padded as a whole. At its border windows are reflected, without repeating the border pixel.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -14,15 +14,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tcpvit.data.scenes.scene import Scene
-from tcpvit.data.scenes.splits import Part, SceneSplit, check_window
-from tcpvit.data.scenes.statistics import SceneStatistics
+from tcpvit.data.scenes.splits import check_window
 
+ROWS, COLUMNS = 16, 256  # of a tile
 Integers = NDArray[np.int64]
-
-# The eight symmetries of a square: (row, column) of the window -> offsets in the scene.
-SYMMETRIES = np.array(
-    [[[s, 0], [0, t]] for s in (1, -1) for t in (1, -1)] + [[[0, s], [t, 0]] for s in (1, -1) for t in (1, -1)]
-)
 
 
 class SceneWindows(NamedTuple):
@@ -32,28 +27,15 @@ class SceneWindows(NamedTuple):
     windows: Tensor
 
 
-def cut_windows(
-    scene: Scene,
-    pixels: Integers,
-    window: int,
-    statistics: SceneStatistics | None = None,
-    symmetries: Integers | None = None,
-) -> Tensor:
-    """Windows (n, channels, w, w), float32, around pixels (n, 2); each turned by its one of the eight symmetries.
-
-    With `statistics` the bands are standardised (or projected), else they are as stored.
-    """
+def cut_windows(scene: Scene, pixels: Integers, window: int) -> Tensor:
+    """Windows (n, good bands, w, w), float32, as stored, around pixels (n, 2)."""
     check_window(window)
     radius = window // 2
-    offsets = np.indices((window, window)) - radius  # (2, w, w)
-    if symmetries is None:
-        places = pixels[:, :, None, None] + offsets  # (n, 2, w, w)
-    else:
-        places = pixels[:, :, None, None] + np.einsum("nab,bij->naij", SYMMETRIES[symmetries], offsets)
-    rows, columns = reflect(places[:, 0], scene.shape[0]), reflect(places[:, 1], scene.shape[1])
-    values = scene.data[rows, columns]  # (n, w, w, B)
-    values = values.astype(np.float32) if statistics is None else statistics.apply(values)
-    return torch.from_numpy(np.ascontiguousarray(values.transpose(0, 3, 1, 2)))
+    offsets = np.arange(window) - radius
+    rows = reflect(pixels[:, :1] + offsets, scene.shape[0])  # (n, w)
+    columns = reflect(pixels[:, 1:] + offsets, scene.shape[1])
+    values = _good(scene.data[rows[:, :, None], columns[:, None]], scene)  # (n, w, w, B)
+    return torch.from_numpy(np.ascontiguousarray(values.transpose(0, 3, 1, 2), np.float32))
 
 
 def reflect(index: Integers, size: int) -> Integers:
@@ -64,84 +46,19 @@ def reflect(index: Integers, size: int) -> Integers:
     return np.minimum(index, 2 * size - 2 - index)
 
 
-class SceneBatches:
-    """Iterate over (windows, targets) of a part of a split: float32 (n, channels, w, w), and classes from 0, int64.
-
-    Every batch is a function of the seed, the epoch and its number; `set_epoch` chooses where to go on. `augment`
-    turns and mirrors each window by one of the eight symmetries of the square; `noise` is the standard deviation of
-    Gaussian noise, in units of each standardised band.
-    """
-
-    def __init__(
-        self,
-        scene: Scene,
-        split: SceneSplit,
-        part: Part,
-        batch_size: int,
-        *,
-        statistics: SceneStatistics,
-        window: int | None = None,
-        shuffle: bool = False,
-        augment: bool = False,
-        noise: float = 0.0,
-        seed: int = 0,
-    ):
-        labels = scene.require_labels()
-        split.check_labels(labels)
-        self.window = split.window if window is None else window
-        check_window(self.window)
-        if self.window > split.window:
-            raise ValueError(f"the split keeps windows of {split.window} pixels apart, {self.window} is wider")
-        if batch_size < 1 or seed < 0 or not noise >= 0:
-            raise ValueError(
-                f"batches need batch_size ≥ 1, seed ≥ 0 and noise ≥ 0, got {batch_size}, {seed} and {noise}"
-            )
-        self.pixels = split.pixels(part)
-        if not len(self.pixels):
-            raise ValueError(f"the split has no {part} pixels")
-        self.targets = torch.from_numpy(labels[tuple(self.pixels.T)].astype(np.int64) - 1)
-        self.scene, self.statistics, self.batch_size = scene, statistics, batch_size
-        self.shuffle, self.augment, self.noise, self.seed = shuffle, augment, noise, seed
-        self.epoch, self.start = 0, 0
-
-    def __len__(self) -> int:
-        """Batches in an epoch."""
-        return -(-len(self.pixels) // self.batch_size)
-
-    def set_epoch(self, epoch: int, start: int = 0) -> None:
-        """Choose the epoch to iterate over, from batch `start` on."""
-        self.epoch, self.start = epoch, start
-
-    def order(self) -> Integers:
-        """The pixels of the epoch in order."""
-        if not self.shuffle:
-            return np.arange(len(self.pixels))
-        return np.random.default_rng((self.seed, self.epoch)).permutation(len(self.pixels))
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        order = self.order()
-        for number in range(self.start, len(self)):
-            chosen = order[number * self.batch_size : (number + 1) * self.batch_size]
-            random = np.random.default_rng((self.seed, self.epoch, 1 + number))
-            turns = random.integers(8, size=len(chosen)) if self.augment else None
-            windows = cut_windows(self.scene, self.pixels[chosen], self.window, self.statistics, turns)
-            if self.noise:
-                windows += self.noise * torch.from_numpy(random.standard_normal(windows.shape, np.float32))
-            yield windows, self.targets[torch.from_numpy(chosen)]
-
-
 def scene_windows(
     scene: Scene,
     window: int,
     batch_size: int,
-    statistics: SceneStatistics | None = None,
+    prepare: Callable[[Tensor], Tensor] | None = None,
     *,
-    rows: int = 16,
-    columns: int = 256,
+    rows: int = ROWS,
+    columns: int = COLUMNS,
 ) -> Iterator[SceneWindows]:
     """The windows of all pixels, tile by tile of `rows` × `columns`: memory does not depend on the size of the scene.
 
-    Each tile is read and standardised once with its margin; batches of `batch_size` windows are cut from it.
+    Each tile is read once with its margin, (1, good bands, h, w); `prepare` may change its channels, as normalisation
+    does, once for all windows that share a pixel. Batches of `batch_size` windows are cut from what it returns.
     """
     check_window(window)
     if min(batch_size, rows, columns) < 1:
@@ -152,19 +69,25 @@ def scene_windows(
         for left in range(0, width, columns):
             bottom, right = min(top + rows, height), min(left + columns, width)
             tile = _tile(scene, top - radius, bottom + radius, left - radius, right + radius)
-            tile = tile.astype(np.float32) if statistics is None else statistics.apply(tile)
-            views = np.lib.stride_tricks.sliding_window_view(tile, (window, window), (0, 1))  # (rows, columns, C, w, w)
+            tile = tile if prepare is None else prepare(tile)
+            views = tile[0].unfold(1, window, 1).unfold(2, window, 1).movedim(0, 2)  # (rows, columns, C, w, w)
             places = np.indices((bottom - top, right - left)).reshape(2, -1).T
             for first in range(0, len(places), batch_size):
                 some = places[first : first + batch_size]
-                windows = np.ascontiguousarray(views[some[:, 0], some[:, 1]])
-                yield SceneWindows(some + np.array([top, left]), torch.from_numpy(windows))
+                row, column = torch.from_numpy(np.ascontiguousarray(some.T)).to(tile.device)
+                yield SceneWindows(some + np.array([top, left]), views[row, column])
 
 
-def _tile(scene: Scene, top: int, bottom: int, left: int, right: int) -> NDArray[np.generic]:
-    """Rows [top, bottom) and columns [left, right) of the scene, reflected where they lie outside."""
+def _tile(scene: Scene, top: int, bottom: int, left: int, right: int) -> Tensor:
+    """Rows [top, bottom) and columns [left, right) of the scene, reflected where they lie outside: (1, bands, h, w)."""
     rows = reflect(np.arange(top, bottom), scene.shape[0])
     columns = reflect(np.arange(left, right), scene.shape[1])
     first_row, first_column = rows.min(), columns.min()
-    inside = scene.data[first_row : rows.max() + 1, first_column : columns.max() + 1]
-    return np.asarray(inside)[np.ix_(rows - first_row, columns - first_column)]
+    inside = np.asarray(scene.data[first_row : rows.max() + 1, first_column : columns.max() + 1])
+    values = _good(inside, scene)[np.ix_(rows - first_row, columns - first_column)]
+    return torch.from_numpy(np.ascontiguousarray(values.transpose(2, 0, 1), np.float32))[None]
+
+
+def _good(values: NDArray[np.generic], scene: Scene) -> NDArray[np.generic]:
+    """The values (..., bands) of the bands that are not bad."""
+    return values if scene.bad_bands is None else values[..., scene.good_bands]
