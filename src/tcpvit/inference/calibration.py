@@ -40,9 +40,8 @@ def calibration_inputs(trained: LoadedModel, source: str, samples: int = 512) ->
     if path.is_file():
         texts = read_texts(path, samples + samples // 4)
         tokenize = tokenizer_of(trained.name, trained.model)
-        held_out = texts[::5]
-        fitting = [text for i, text in enumerate(texts) if i % 5]
-        return CalibrationInputs(text_batches(tokenize, fitting), text_batches(tokenize, held_out))
+        fitted_to = [text for i, text in enumerate(texts) if i % 5]
+        return CalibrationInputs(text_batches(tokenize, fitted_to), text_batches(tokenize, texts[::5]))
     name = f"{FOLDER}{path}" if path.is_dir() else source
     recipe = Recipe()
     recipe = replace(recipe, data=replace(recipe.data, name=name, eval_batch_size=BATCH))

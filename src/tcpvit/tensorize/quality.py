@@ -32,8 +32,8 @@ class Comparison:
     def table(self) -> Table:
         """Before and after."""
         table = Table("comparison", "Before and after", ["", "before", "after", "ratio"])
-        for name, (before, after) in (("parameters", self.parameters), ("bytes on disk", self.bytes)):
-            table.add(name, before, after, Ratio.of(after, before))
+        for name, (old, new) in (("parameters", self.parameters), ("bytes on disk", self.bytes)):
+            table.add(name, old, new, Ratio.of(new, old))
         before, after = self.milliseconds
         table.add("ms for a batch", Written(f"{before:.1f}"), Written(f"{after:.1f}"), Ratio.of(after, before))
         if self.top1 is not None:

@@ -128,5 +128,5 @@ def relative(found: Tensor, expected: Tensor) -> Tensor:
 
 def divergence(found: Tensor, expected: Tensor) -> Tensor:
     """The Kullback-Leibler divergence of softened predictions."""
-    soft = [(logits / TEMPERATURE).log_softmax(-1) for logits in (found, expected)]
-    return TEMPERATURE**2 * F.kl_div(*soft, reduction="batchmean", log_target=True)
+    soft, target = ((logits / TEMPERATURE).log_softmax(-1) for logits in (found, expected))
+    return TEMPERATURE**2 * F.kl_div(soft, target, reduction="batchmean", log_target=True)
