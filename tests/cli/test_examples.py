@@ -25,8 +25,8 @@ from tcpvit.data import digits_on_photos, registry
 from tcpvit.data.files import FileCheck
 from tcpvit.training import recipe
 
-# Hours of training or minutes of timing: the tests of these verbs run the same plans small.
-LONG = ("reproduce", "bench")
+# Hours of training, minutes of timing, a service that never ends: the tests of these verbs run the same plans small.
+LONG = ("reproduce", "bench", "serve")
 SLOW = ("torchrun", "--seeds 3", "tensorize")
 
 

@@ -32,6 +32,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "eval": ("tcpvit.cli.eval:measure", "Measure a trained model on a set."),
     "data": ("tcpvit.cli.data:data", "List, download, verify and look at the data sets."),
     "predict": ("tcpvit.cli.predict:predict", "Label images with a trained model."),
+    "serve": ("tcpvit.cli.serve:serve", "Serve a trained classifier over HTTP."),
     "explain": ("tcpvit.cli.explain:explain", "Show what the slices of a model do with images."),
     "page": (
         "tcpvit.cli.page:page",
