@@ -12,10 +12,6 @@ from tcpvit.training.recipe import SHIPPED, known_keys
 
 
 def test_the_shipped_recipes():
-<<<<<<< HEAD
-    papers, ours = ["paper-classification", "paper-segmentation"], ["small-classification", "tuned-classification"]
-    assert list_recipes() == ["cifar-classification", "demo", *papers, "scene", *ours]
-=======
     papers = ["paper-classification", "paper-segmentation"]
     assert list_recipes() == [
         "cifar-classification",
@@ -23,10 +19,10 @@ def test_the_shipped_recipes():
         "demo",
         *papers,
         "scene",
+        "small-classification",
         "tuned-classification",
         "volumes",
     ]
->>>>>>> main
 
 
 @pytest.mark.parametrize("name", list_recipes())

@@ -18,17 +18,10 @@ from tcpvit.errors import did_you_mean
 from tcpvit.layers.linear import TLinear, init_weight_
 from tcpvit.layers.transform import HatTransform, attach_transform
 
-<<<<<<< HEAD
 PatchEmbedding = Literal["none", "shared", "t_linear", "linear", "sub_patch", "conv"]  # conv: `local.ConvEmbed`
 PATCH_EMBEDS: tuple[str, ...] = tuple(kind for kind in get_args(PatchEmbedding) if kind != "conv")
-# What the tube runs along: the channels, the depth (or time) of a patch of a volume, or both, the channels fastest.
-TubeAxes = Literal["channels", "depth", "depth+channels"]
-=======
-PatchEmbedding = Literal["none", "shared", "t_linear", "linear", "sub_patch"]
-PATCH_EMBEDS: tuple[str, ...] = get_args(PatchEmbedding)
 # What the tube runs along: the channels, the depth (or time) of a patch of a volume, or two axes, the second fastest.
 TubeAxes = Literal["channels", "depth", "depth+channels", "depth+height"]
->>>>>>> main
 AXES = ("depth", "height", "width")  # of a volume; an image has the last two, a clip has frames for a depth
 Patch = int | tuple[int, ...]
 
