@@ -27,8 +27,8 @@ from tcpvit.data.files import FileCheck
 from tcpvit.data.scenes import materials_scene
 from tcpvit.training import recipe
 
-# Hours of training or minutes of timing: the tests of these verbs run the same plans small.
-LONG = ("reproduce", "bench")
+# Hours of training, minutes of timing, a service that never ends: the tests of these verbs run the same plans small.
+LONG = ("reproduce", "bench", "serve")
 SLOW = ("torchrun", "--seeds 3", "tensorize")
 
 
