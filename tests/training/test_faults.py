@@ -24,7 +24,7 @@ from test_trainer import Listener
 import tcpvit
 from tcpvit import files
 from tcpvit.training import ClassificationMetrics, Recipe, resume, train
-from tcpvit.training.checkpoint import list_checkpoints, read_checkpoint
+from tcpvit.training.checkpoint import list_checkpoints, read_checkpoint, write_checkpoint
 from tcpvit.training.trainer import Trainer
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
@@ -366,3 +366,22 @@ def test_out_of_memory_says_what_would_fit(recipe, tmp_path, monkeypatch, error)
     assert [word.partition("=")[0] for word in overrides] == ["optimizer.accumulate", "data.eval_batch_size"]
     resume(tmp_path / "run", overrides=overrides, progress=Listener())
     assert (tmp_path / "run" / "result.json").is_file()
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"epoch": -1}, r"the state of the checkpoint\.epoch should be a whole number of at least 0, got -1"),
+        ({"step": 2.5}, r"the state of the checkpoint\.step should be a whole number"),
+        ({"sums": {"loss": "low"}}, r"the state of the checkpoint\.sums\.loss should be a number"),
+        ({"history": [{"epoch": 1}]}, r"the history of the checkpoint\[0\] does not say step, train_loss"),
+    ],
+)
+def test_a_checkpoint_whose_state_is_nonsense_is_refused(recipe, tmp_path, change, sentence):
+    recipe = recipe.override(["schedule.epochs=1"])
+    train(recipe, tmp_path / "run", progress=Listener())
+    (path,) = list_checkpoints(tmp_path / "run" / "checkpoints")[-1:]
+    tensors, state = read_checkpoint(path)
+    write_checkpoint(path, tensors, {**state, "state": {**state["state"], **change}})
+    with pytest.raises(ValueError, match=sentence):
+        resume(tmp_path / "run", overrides=["schedule.epochs=2"], progress=Listener())

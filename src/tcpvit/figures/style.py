@@ -26,6 +26,7 @@ MODELS: tuple[dict[str, Any], ...] = (
     {"color": GREEN, "linestyle": "-."},
     {"color": PINK, "linestyle": ":"},
 )
+DPI = 200  # of images
 _RC = {
     "font.size": 8,
     "axes.titlesize": 8.5,
@@ -46,7 +47,7 @@ _RC = {
     "xtick.labelsize": 7.5,
     "ytick.color": INK,
     "ytick.labelsize": 7.5,
-    "savefig.dpi": 200,
+    "savefig.dpi": DPI,
     "svg.hashsalt": "tcpvit",  # the names inside an SVG are random otherwise
 }
 
@@ -71,7 +72,7 @@ def save_figure(figure: Figure, path: Path, endings: Sequence[str] = ("svg", "pn
     path.parent.mkdir(parents=True, exist_ok=True)
     files = [path.with_name(f"{path.name}.{ending}") for ending in endings]
     with house_style():
-        figure.set_dpi(_RC["savefig.dpi"])  # letters are not as wide at every resolution: lay out what is written
+        figure.set_dpi(DPI)  # letters are not as wide at every resolution: lay out what is written
         figure.draw_without_rendering()
         figure.set_layout_engine("none")  # it is done; no need to work it out for each file
         for file in files:
