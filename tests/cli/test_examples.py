@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image
 from published import write_cifar, write_classes, write_masks
@@ -27,16 +28,19 @@ from tcpvit.cli import app
 from tcpvit.compare.study import Planned
 from tcpvit.data import digits_on_photos, registry
 from tcpvit.data.files import FileCheck
+from tcpvit.data.scenes import materials_scene
 from tcpvit.timing import interleaved
 from tcpvit.training import recipe
 
+ENDLESS = ("serve",)  # its own tests start and stop it
 SLOW = ("torchrun", "--seeds 3", "tensorize", "bench hyperspectral", "reproduce segmentation")
 
 
 def examples() -> list:
     found = []
-    for target, _ in app.VERBS.values():
-        for line in app._section(inspect.getdoc(app.load(target)) or "", "Examples").splitlines():
+    for verb, (target, _) in app.VERBS.items():
+        lines = app._section(inspect.getdoc(app.load(target)) or "", "Examples").splitlines()
+        for line in lines if verb not in ENDLESS else ():
             marks = [pytest.mark.slow] if any(word in line for word in SLOW) else []
             found.append(pytest.param(line, id=line, marks=marks))
     return found
@@ -85,6 +89,9 @@ def prepared(tmp_path_factory) -> Path:
     masks = {f"p{i}": stripes() for i in range(10)}
     write_masks(folder / "scans", masks)
     write_masks(folder / "my_masks", {name: 255 * (mask > 0) for name, mask in masks.items()})
+    scene = materials_scene()
+    np.save(folder / "cube.npy", scene.data[:24, 20:44])
+    np.save(folder / "labels.npy", scene.labels[:24, 20:44])
     (folder / "holiday").mkdir()
     for file in ("holiday.jpg", "holiday/cat.jpg"):
         Image.new("RGB", (60, 40), (200, 120, 40)).save(folder / file)
@@ -95,6 +102,7 @@ def prepared(tmp_path_factory) -> Path:
             "train demo --model std_vit_cifar --name short --quiet",
             "train paper-classification --model std_vit_cifar --name std --quiet",
             "demo",
+            "train --scene cube.npy --labels labels.npy --split random --name field --quiet",
         ):
             assert app.main(shlex.split(command)) == 0
     return folder

@@ -19,7 +19,7 @@ from tcpvit.data.scenes.statistics import fit_statistics
 from tcpvit.data.scenes.window_set import WindowSet
 from tcpvit.errors import did_you_mean
 from tcpvit.files import expand_user
-from tcpvit.validation import Count, Flag, Maybe, Seed, Share, Text
+from tcpvit.validation import Count, Flag, Maybe, Rate, Seed, Share, Text
 
 PREFIX = "scene:"
 WINDOW, FRACTION, VALIDATION = 9, 0.1, 0.2
@@ -42,7 +42,7 @@ def load(
     classes: Maybe[Sequence[Text]] = None,
     image_size: Maybe[Count] = None,
     seed: Seed = 0,
-    val_fraction: Maybe[Share] = None,
+    val_fraction: Maybe[Rate] = None,
     share: Share = 0.3,
     cap: Maybe[Count] = 100,
     validation_by: Literal["fields", "pixels"] = "fields",
@@ -59,13 +59,17 @@ def load(
     the names of classes 1, 2, ... `split` is "disjoint" (whole fields: `share` of each class, at most `cap` pixels),
     "random" (a `fraction`, 0.1, or `counts` of each class), "masks" (files, non-zero where a pixel belongs), or a split
     that was saved (.npz). `val_fraction` (0.2) of the training part validates, in fields of its own where the split is
-    disjoint, unless `validation_by` is "pixels". Bands are standardised by the training pixels; with `transductive`, by
-    all.
+    disjoint, unless `validation_by` is "pixels"; with 0 the test part stands in for it. Bands are standardised by the
+    training pixels; with `transductive`, by all.
     """
-    scene = open_scene(name, root, labels=labels, key=key, labels_key=labels_key, classes=classes)
-    made = make_split(
-        scene,
-        split,
+    scene, made = open_split(
+        name,
+        root,
+        labels=labels,
+        key=key,
+        labels_key=labels_key,
+        classes=classes,
+        split=split,
         image_size=image_size,
         seed=seed,
         val_fraction=val_fraction,
@@ -79,6 +83,14 @@ def load(
         val_mask=val_mask,
     )
     return scene_splits(name, scene, made, transductive=transductive)
+
+
+def open_split(name: str, root: str | Path | None = None, **options: Any) -> tuple[Scene, SceneSplit]:
+    """The scene and its split, by the options of `load`."""
+    of_scene = {key: value for key, value in options.items() if key in ("labels", "key", "labels_key", "classes")}
+    scene = open_scene(name, root, **of_scene)
+    of_split = {key: value for key, value in options.items() if key not in (*of_scene, "transductive")}
+    return scene, make_split(scene, **of_split)
 
 
 def open_scene(
