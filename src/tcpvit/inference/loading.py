@@ -104,8 +104,8 @@ class LoadedModel:
     @property
     def side(self) -> int | None:
         """The side of the square images that it was trained on, if that is known."""
-        height, width = self.preprocessing["image_shape"][1:] if self.preprocessing else (0, 0)
-        return height if height and height == width else None
+        sides = set(self.preprocessing["image_shape"][1:]) if self.preprocessing else set()
+        return sides.pop() if len(sides) == 1 else None
 
     @property
     def config(self) -> Any:
@@ -115,16 +115,17 @@ class LoadedModel:
     @torch.no_grad()
     def try_on(self, data: Images, hint: str = "") -> Tensor:
         """The logits of one blank image of the set's shape; a model that refuses it is an error that says so."""
-        channels, height, width = data.image_shape
+        channels, *size = data.image_shape
         like = next(self.model.parameters())
         try:
-            return unwrapped(self.model(torch.zeros(1, channels, height, width, dtype=like.dtype, device=like.device)))
+            return unwrapped(self.model(torch.zeros(1, channels, *size, dtype=like.dtype, device=like.device)))
         except (AssertionError, RuntimeError, ValueError) as error:
-            size = self.preprocessing["image_shape"][1] if self.preprocessing else "SIZE"
+            wanted = self.preprocessing["image_shape"][1] if self.preprocessing else "SIZE"
             said = str(error).partition("\n")[0].rstrip(".")
             raise ValueError(
-                f"{self.name} does not take the images of {data.source}, which are {height}×{width}×{channels} "
-                f"({said}); resize them with --set data.image_size={size}{hint}"
+                f"{self.name} does not take the images of {data.source}, which are "
+                f"{'×'.join(map(str, (*size, channels)))} ({said}); resize them with --set data.image_size={wanted}"
+                f"{hint}"
             ) from error
 
 
