@@ -62,7 +62,7 @@ class Run:
         seconds = time.process_time() - start
         if minutes:
             refine(self.model, model, self.batches, minutes=minutes, clock=time.process_time)
-        best = interleaved({"old": self._call(self.model), "new": self._call(model)}, seconds=4)
+        best = interleaved({"old": self._call(self.model), "new": self._call(model)}, seconds=2)
         return {
             "model": self.name,
             "method": method,
