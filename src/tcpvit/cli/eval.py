@@ -33,8 +33,8 @@ def measure(
     A run is measured on its own test part unless --data names another set. Images are normalised as in training.
 
     Args:
-        target: a run folder, a folder written by save_pretrained, or a preset (untrained unless its weights come with
-            the package).
+        target: a run folder, a folder written by save_pretrained, a file written by `tcpvit export`, or a preset
+            (untrained unless its weights come with the package).
         data: a set, as for training; needed unless TARGET is a run.
         part: which part of the set; a folder: without test/ and val/ has its held-out fifth for both.
         weights: of a run, those of its best or its last epoch.
@@ -48,6 +48,7 @@ def measure(
         tcpvit eval runs/short --data digits-on-photos --set level=hard
         tcpvit eval runs/short/best --data digits-on-photos --json
         tcpvit eval tcp_vit_cifar_plus --pretrained --data cifar10
+        tcpvit eval plus.onnx --data cifar10
     """
     if pretrained:
         pretrained_folder(target)

@@ -23,7 +23,7 @@ from tcpvit.files import write_atomically, write_inside
 from tcpvit.inference.loading import LoadedModel, Weights, load_model
 from tcpvit.inference.masks import KINDS, Segmented, segment_files
 from tcpvit.inference.predict import Prediction, Predictions, check_counts, find_images, predict_files
-from tcpvit.models import EncoderDecoder, list_pretrained
+from tcpvit.models import list_pretrained
 from tcpvit.progress import Progress
 from tcpvit.tables import json_text
 
@@ -54,7 +54,8 @@ def predict(
     CSV control characters of names are escaped (\\r), and names that begin with = + - or @ stand behind a '.
 
     Args:
-        target: a run folder, a folder written by save_pretrained, or a preset whose weights come with the package.
+        target: a run folder, a folder written by save_pretrained, a file written by `tcpvit export`, or a preset whose
+            weights come with the package.
         paths: image files, and folders that are searched for images with everything below them.
         top: how many labels to give for each image (a segmenter gives all).
         out: write the CSV (or JSON) into this file instead of stdout.
@@ -75,13 +76,14 @@ def predict(
         tcpvit predict runs/demo/tcp-0 runs/demo/images --sheet sheet.png --images labelled
         tcpvit predict runs/demo/tcp-0/best scans/ --on-bad stop --json
         tcpvit predict tcp_vit_pet holiday/ --images pets
+        tcpvit predict plus.onnx holiday.jpg
     """
     if sheet is not None and sheet.suffix.lower() not in (".png", ".svg", ".pdf", ".jpg"):
         raise ValueError(f"a sheet is an image, as sheet.png or sheet.svg, got {str(sheet)!r}")
     check_counts(top, batch_size)
     progress = display_for(json=True)  # stdout is left to the predictions
     loaded = _load(target, weights, progress)
-    segments = isinstance(loaded.model, EncoderDecoder)
+    segments = loaded.segments
     images = Path("segmented") if segments and images is None else images
     files = find_images(paths, leave_out=_written_into(images, segments))
     common: dict[str, Any] = {"fit": fit, "on_bad": on_bad, "device": device, "progress": progress}
@@ -107,7 +109,7 @@ def _load(target: str, weights: Weights, progress: Progress) -> LoadedModel:
     loaded = load_model(target, weights)
     if loaded.preprocessing is not None:
         return loaded
-    if not Path(target).is_dir():
+    if not Path(target).exists():
         raise ValueError(
             f"{target} is a preset with random weights; train it, then predict with the folder of its run, or take one "
             f"that comes with weights: {', '.join(list_pretrained())}"
