@@ -11,10 +11,10 @@ CPU_ONLY = test -n "$(TORCH_INDEX)" && ! command -v nvidia-smi > /dev/null && $(
 BENCHMARKS := algebra classification long_tubes models segmentation tensorize training
 RECENT := import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer is needed: make PYTHON=python3.12")
 
-.PHONY: help setup demo test test-all fuzz soak sanitize lint bench docs clean
+.PHONY: help setup demo test test-all test-browser fuzz soak sanitize lint bench docs clean
 
 help:            ## what can be made
-	@awk -F ':[^#]*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':[^#]*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: .venv/.installed  ## create .venv and install tcpvit with the development tools
 
@@ -50,6 +50,10 @@ test: setup      ## the whole suite but for slow tests
 
 test-all: setup  ## slow tests too
 	$(BIN)/python -m pytest -n 2
+
+test-browser: setup  ## the explorer in a real browser; installs Debian's chromium where there is none
+	@command -v chromedriver > /dev/null || { apt-get update -q && apt-get install -y -q chromium chromium-driver; }
+	$(BIN)/python -m pytest tests/inference/test_page.py
 
 fuzz: setup      ## 2,000 bad command lines and 500 mutated files: no traceback, no hang, no harm
 	$(BIN)/python tests/fuzz/fuzz.py --lines 2000 --files 500

@@ -80,6 +80,7 @@ Text = Annotated[str, Strict()]
 Maybe = Annotated[T | None, BeforeValidator(_none)]  # the command line may say none
 Listed = Annotated[T, BeforeValidator(_numbers)]  # [64, 32] or 64x32
 Size = Listed[Count | tuple[Count, Count]]  # of an image
+Extent = Listed[Count | tuple[Count, Count] | tuple[Count, Count, Count]]  # of an image or a volume
 Words = Annotated[tuple[Text, ...], BeforeValidator(_words)]  # [mix, shuffle] or mix+shuffle
 Patterns = Annotated[Sequence[Text], BeforeValidator(_pattern), AfterValidator(tuple)]  # one wildcard or several
 

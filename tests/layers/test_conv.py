@@ -6,7 +6,7 @@ from torch import nn
 
 from tcpvit.algebra import random_orthogonal
 from tcpvit.layers import Coupling, HatTransform, MapCoupling, TConv2d, TubalConv2d, reference
-from tcpvit.layers.conv import from_hat_maps, mix_maps, shuffle_maps, t_conv2d, to_hat_maps
+from tcpvit.layers.conv import from_hat_maps, mix_maps, shuffle_maps, t_conv, to_hat_maps
 from tcpvit.layers.groups import slice_weight_tubes, undecayed_names
 
 
@@ -100,7 +100,7 @@ def test_couplings_are_those_of_tensor_tokens(coupling):
 @pytest.mark.parametrize("coupling", ["low_rank:2", "partial:0.4", "partial:1", "low_rank:1+partial:0.3"])
 @pytest.mark.parametrize(("kernel_size", "padding"), [(3, 1), (1, 0)])
 def test_coupled_convolutions_equal_the_reference(coupling, kernel_size, padding):
-    layer = t_conv2d(4, 5, kernel_size, 3, padding=padding, coupling=Coupling.parse(coupling)).double()
+    layer = t_conv(4, 5, kernel_size, 3, padding=padding, coupling=Coupling.parse(coupling)).double()
     for parameter in layer.parameters():
         nn.init.normal_(parameter)
     x_hat = torch.randn(2, 12, 6, 5, dtype=torch.float64)
@@ -110,7 +110,7 @@ def test_coupled_convolutions_equal_the_reference(coupling, kernel_size, padding
 
 
 def test_a_coupled_convolution_that_reads_everything_is_dense_and_low_rank_starts_as_none():
-    dense = t_conv2d(4, 6, 3, 3, padding=1, coupling=Coupling(partial=1.0))
+    dense = t_conv(4, 6, 3, 3, padding=1, coupling=Coupling(partial=1.0))
     x_hat = torch.randn(2, 12, 6, 5)
     torch.testing.assert_close(dense(x_hat), nn.functional.conv2d(x_hat, dense.dense_hat, dense.bias_hat, padding=1))
     nn.init.ones_(dense.bias_hat)
@@ -118,7 +118,7 @@ def test_a_coupled_convolution_that_reads_everything_is_dense_and_low_rank_start
     assert not dense.bias_hat.any()
     dense(x_hat).sum().backward()  # DDP waits for the gradient of every parameter that asks for one
     assert all(p.grad is not None for p in dense.parameters() if p.requires_grad)
-    layer = t_conv2d(4, 6, 3, 3, padding=1, coupling=Coupling(low_rank=2))
+    layer = t_conv(4, 6, 3, 3, padding=1, coupling=Coupling(low_rank=2))
     torch.testing.assert_close(layer(x_hat), TConv2d.forward(layer, x_hat))
     layer(x_hat).square().sum().backward()
     assert layer.u_hat.grad.abs().max() > 0
@@ -138,7 +138,7 @@ def test_maps_that_nothing_couples_are_refused():
 def test_the_channels_of_a_pixel_stay_together_in_memory():
     x = torch.randn(2, 12, 5, 4).contiguous(memory_format=torch.channels_last)
     matrix = random_orthogonal(3, seed=0).matrix.float()
-    coupled = t_conv2d(4, 6, 3, 3, padding=1, coupling=Coupling(low_rank=2, partial=0.5))
+    coupled = t_conv(4, 6, 3, 3, padding=1, coupling=Coupling(low_rank=2, partial=0.5))
     for y in (mix_maps(matrix, x), shuffle_maps(x, 3), TConv2d(4, 2, 3, tube=3)(x), coupled(x)):
         assert y.is_contiguous(memory_format=torch.channels_last)
     with torch.autocast("cpu", torch.bfloat16):

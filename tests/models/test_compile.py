@@ -29,7 +29,7 @@ CASES += [("tcp_deit_tiny", {"img_size": 32})]
 
 def build(name, options):
     model = tcpvit.create_model(name, **{"depth": 1, **options})
-    return model, torch.randn(2, 3, *model.config.image_shape)
+    return model, torch.randn(2, model.config.in_chans, *model.config.image_shape)
 
 
 @pytest.mark.parametrize(("name", "options"), CASES)

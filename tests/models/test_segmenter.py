@@ -307,7 +307,7 @@ def test_a_preset_is_a_config_of_a_known_class():
 @pytest.mark.parametrize("preset", ["tcp_vit_pet", "tcp_vit_pet_full"])
 @pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
 def test_every_stage_of_a_decoder_has_the_layout_that_is_set(monkeypatch, preset, layout):
-    monkeypatch.setattr(tcpvit.models.decoder, "LAYOUT", layout)
+    monkeypatch.setitem(tcpvit.models.decoder.LAYOUTS, 2, layout)
     seen = []
     decoder = create_model(preset).decoder
     for stage in decoder.stages:

@@ -46,6 +46,7 @@ from tcpvit.algebra.transforms import (
     Transform,
     data_driven,
     get_transform,
+    kronecker,
     list_transforms,
     random_orthogonal,
 )
@@ -88,6 +89,7 @@ __all__ = [
     "is_orthogonal",
     "is_positive_definite",
     "is_symmetric",
+    "kronecker",
     "list_transforms",
     "logm",
     "low_rank",

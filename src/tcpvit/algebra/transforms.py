@@ -323,6 +323,21 @@ def _by_name(name: str, tube: int) -> Transform:
     return MatrixTransform(bases.MATRICES[name](tube), name)
 
 
+def kronecker(*transforms: Transform) -> Transform:
+    """The transform of tubes of several lengths laid out as one, the last fastest: M₁ ⊗ M₂ ⊗ …
+
+    >>> pair = kronecker(get_transform("dct", 2), get_transform("haar", 4))
+    >>> pair, pair.is_orthogonal
+    (MatrixTransform(dct⊗haar, tube=8), True)
+    """
+    names = [transform.name for transform in transforms]
+    name = names[0] if len(set(names)) == 1 and names[0] == "identity" else "⊗".join(names)
+    matrix = transforms[0].matrix
+    for transform in transforms[1:]:
+        matrix = torch.kron(matrix, transform.matrix)
+    return MatrixTransform(matrix, name)
+
+
 def random_orthogonal(tube: int, seed: int = 0) -> Transform:
     """A random orthogonal transform (Haar measure), the same for the same seed.
 

@@ -7,6 +7,7 @@ agree with them to the unit; `EncoderShape` has the paper's own formulas.
 from tcpvit.analysis.count import Count, Work
 from tcpvit.analysis.flops import count_flops
 from tcpvit.analysis.memory import Memory, count_memory
+from tcpvit.analysis.orders import compare_orders
 from tcpvit.analysis.paper_tables import theory_tables
 from tcpvit.analysis.parameters import count_parameters
 from tcpvit.analysis.predict import predict_flops, predict_parameters
@@ -20,6 +21,7 @@ __all__ = [
     "Memory",
     "Work",
     "analyze_model",
+    "compare_orders",
     "count_flops",
     "count_memory",
     "count_parameters",

@@ -10,9 +10,8 @@ from tcpvit.analysis.count import Work
 from tcpvit.models.segmenter import SegmenterConfig
 
 BATCH_NORM = 2  # operations an entry at inference: scale, shift
-TAPS = 9  # of a 3×3 filter
 
-Size = tuple[int, int]
+Size = tuple[int, ...]
 
 
 def decoder_parameters(config: SegmenterConfig) -> dict[str, int]:
@@ -63,8 +62,9 @@ def _filters(config: SegmenterConfig, before: int, after: int) -> tuple[int, int
     """Weights of a stage's convolution, each a multiply-add for a pixel: of single slices, and across them."""
     tube, coupling = _groups(config), config.decoder.slice_coupling
     dense = tube * coupling.dense_features(after // tube)  # features that read all slices
-    low_rank = coupling.low_rank * (TAPS * before + after)
-    return TAPS * before * (after - dense) // tube, TAPS * before * dense + low_rank
+    taps = 3**config.ndim  # of a filter
+    low_rank = coupling.low_rank * (taps * before + after)
+    return taps * before * (after - dense) // tube, taps * before * dense + low_rank
 
 
 def _groups(config: SegmenterConfig) -> int:
@@ -77,7 +77,7 @@ def _channels(config: SegmenterConfig) -> Iterator[tuple[int, int]]:
 
 def _sizes(config: SegmenterConfig, size: Size) -> Iterator[Size]:
     """The size of each stage: the grid of patches, then twice the one before, at most the image's."""
-    down, across = config.backbone.grid_of(*size)
+    grid = config.backbone.grid_of(*size)
     for _ in config.decoder.channels:
-        yield down, across
-        down, across = min(2 * down, size[0]), min(2 * across, size[1])
+        yield grid
+        grid = tuple(min(2 * places, side) for places, side in zip(grid, size, strict=True))

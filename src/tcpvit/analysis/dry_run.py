@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import prod
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from torch.nn.utils import parametrize
 from tcpvit.memory import check_memory
 from tcpvit.models.pretrained import Pretrained
 
-ImageSize = int | tuple[int, int]
+ImageSize = int | tuple[int, ...]
 Example = Tensor | dict[str, Tensor]
 
 
@@ -39,15 +40,15 @@ def find_example(model: Any, image_size: ImageSize | None = None, batch: int = 1
     shape = _image_shape(model) if name in (None, "pixel_values") else None
     if shape is None:
         return None
-    size = shape[1:] if image_size is None else _pair(image_size)
-    needed = like.element_size() * batch * shape[0] * size[0] * size[1]
+    size = shape[1:] if image_size is None else _sides(image_size, len(shape) - 1)
+    needed = like.element_size() * batch * shape[0] * prod(size)
     check_memory(needed, f"a batch of {batch:,} images", "take a smaller batch")
     images = torch.zeros(batch, shape[0], *size, dtype=like.dtype, device=like.device)
     return images if name is None else {name: images}
 
 
-def _image_shape(model: Any) -> tuple[int, int, int] | None:
-    """Channels, height and width of the images that a model is made for."""
+def _image_shape(model: Any) -> tuple[int, ...] | None:
+    """Channels, height and width of the images that a model is made for; of volumes channels and three sides."""
     config: Any = getattr(model, "config", None)
     if isinstance(model, Pretrained):  # ours
         return config.in_chans, *config.image_shape
@@ -55,16 +56,16 @@ def _image_shape(model: Any) -> tuple[int, int, int] | None:
         embed = getattr(model, "patch_embed", None)  # it may have been built for other images than the weights were
         channels, height, width = timm["input_size"]
         channels = getattr(getattr(embed, "proj", None), "in_channels", channels)
-        return channels, *_pair(getattr(embed, "img_size", None) or (height, width))
+        return channels, *_sides(getattr(embed, "img_size", None) or (height, width))
     if hasattr(config, "num_channels"):
-        return config.num_channels, *_pair(getattr(config, "image_size", 224))
+        return config.num_channels, *_sides(getattr(config, "image_size", 224))
     if type(model).__module__.startswith("torchvision."):
-        return 3, *_pair(getattr(model, "image_size", 224))
+        return 3, *_sides(getattr(model, "image_size", 224))
     return None
 
 
-def _pair(size: ImageSize) -> tuple[int, int]:
-    return (size, size) if isinstance(size, int) else (size[0], size[1])
+def _sides(size: ImageSize, ndim: int = 2) -> tuple[int, ...]:
+    return (size,) * ndim if isinstance(size, int) else tuple(size)
 
 
 def dry_run(model: nn.Module, inputs: Example | tuple[Tensor, ...]) -> tuple[Any, list[Tensor]]:

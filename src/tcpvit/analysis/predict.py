@@ -7,6 +7,7 @@ class token (and a DeiT a distillation token beside it), which the paper's formu
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 from tcpvit.analysis.count import Count, Work
 from tcpvit.analysis.decoder import decoder_parameters, decoder_work
@@ -87,7 +88,7 @@ def predict_parameters(config: ViTConfig | SegmenterConfig) -> Count:
     if isinstance(config, SegmenterConfig):
         return Count.of({**predict_parameters(config.backbone).components, **decoder_parameters(config)})
     width, maps = config.width, _maps(config)
-    down, across = config.grid_of(*config.image_shape)
+    patches = prod(config.grid_of(*config.image_shape))
     own = config.d if config.slice_coupling.shared else width  # of a norm or a position
     blocks = {name: m.parameters for name, m in maps.items()}
     blocks["norms"] = 4 * own
@@ -99,7 +100,7 @@ def predict_parameters(config: ViTConfig | SegmenterConfig) -> Count:
             "patch_embed": _embedding_parameters(config),
             "cls_token": width,
             "dist_token": width if config.distilled else 0,
-            "pos_embed": (config.num_prefix_tokens + down * across) * own,
+            "pos_embed": (config.num_prefix_tokens + patches) * own,
             **{name: config.depth * n for name, n in blocks.items()},
             "final_norm": 2 * own,
             "transform": config.tube_length**2 if config.transform == "learned" else 0,
@@ -110,7 +111,7 @@ def predict_parameters(config: ViTConfig | SegmenterConfig) -> Count:
 
 
 def _embedding_parameters(config: ViTConfig) -> int:
-    pixels, width, C = config.patch_size**2, config.width, config.tube_length
+    pixels, width, C = config.pixels, config.width, config.tube_length
     own = 1 if config.slice_coupling.shared else C
     return {
         "none": 0,
@@ -122,40 +123,40 @@ def _embedding_parameters(config: ViTConfig) -> int:
 
 
 def predict_flops(
-    config: ViTConfig | SegmenterConfig, image_size: int | tuple[int, int] | None = None
+    config: ViTConfig | SegmenterConfig, image_size: int | tuple[int, ...] | None = None
 ) -> dict[str, Work]:
-    """The work of one image by component; `image_size` (height, width) is the config's unless given.
+    """The work of one image by component; `image_size` (height, width), of a volume three, is the config's by default.
 
     >>> from tcpvit.models import model_config
     >>> work = predict_flops(model_config("tcp_vit_cifar"))
     >>> work["qkv"].products, work["attention"].softmax          # 4·2·65·3·16·48 and 4·5·12·65²
     (1198080, 1014000)
     """
-    height, width = (image_size, image_size) if isinstance(image_size, int) else image_size or config.image_shape
+    size = (image_size,) * config.ndim if isinstance(image_size, int) else image_size or config.image_shape
     if isinstance(config, SegmenterConfig):
-        backbone = _vit_work(config.backbone, (height, width), every_token=True)
-        return {**backbone, **decoder_work(config, (height, width))}
-    return _vit_work(config, (height, width), every_token=config.global_pool != "token")
+        backbone = _vit_work(config.backbone, size, every_token=True)
+        return {**backbone, **decoder_work(config, size)}
+    return _vit_work(config, size, every_token=config.global_pool != "token")
 
 
-def _vit_work(config: ViTConfig, image_size: tuple[int, int], every_token: bool) -> dict[str, Work]:
+def _vit_work(config: ViTConfig, image_size: tuple[int, ...], every_token: bool) -> dict[str, Work]:
     """`every_token` says that all tokens are read behind the last block, not just those that come first."""
-    down, across = config.grid_of(*image_size)
-    patches = down * across
+    grid = config.grid_of(*image_size)
+    patches = prod(grid)
     tokens, C, D, L = config.num_prefix_tokens + patches, config.tube_length, config.width, config.depth
     read = tokens if every_token else config.num_prefix_tokens
     maps = config.num_heads * (1 if config.attention == "joint" else C)  # softmax maps of a block
     linear = {name: m.work(tokens) * L for name, m in _maps(config).items()}
     hidden = tokens * C * int(config.mlp_ratio * config.d)
     spatial, transformed = config.activation_domain == "spatial", _transformed(config)
-    pixels = image_size[0] * image_size[1]
+    pixels, pairs = prod(image_size), _pairs(config, grid)
     return {
         "bands": Work(transform=2 * pixels * config.in_chans * config.kept if config.kept else 0),
         "stem": _stem_work(config, pixels),
         "patch_embed": _embedding_work(config, patches),
         "norms": Work(norm=NORM * 2 * tokens * D) * L,
         "qkv": linear["qkv"],
-        "attention": Work(products=4 * tokens**2 * D, softmax=SOFTMAX * maps * tokens**2) * L,
+        "attention": Work(products=4 * pairs * D, softmax=SOFTMAX * maps * pairs),
         "proj": linear["proj"],
         "fc1": linear["fc1"],
         "activation": Work(activation=GELU * hidden, transform=2 * 2 * transformed * hidden if spatial else 0) * L,
@@ -165,6 +166,15 @@ def _vit_work(config: ViTConfig, image_size: tuple[int, int], every_token: bool)
         "head": Work(products=2 * D * config.num_classes),
         "head_dist": Work(products=2 * D * config.num_classes if config.distilled else 0),
     }
+
+
+def _pairs(config: ViTConfig, grid: tuple[int, ...]) -> int:
+    """Pairs of tokens that look at each other, in all blocks: in a factorised model those of a frame, or of a place."""
+    first, L = config.num_prefix_tokens, config.depth
+    if not config.factorised:
+        return L * (first + prod(grid)) ** 2
+    frames, places = grid[0], prod(grid[1:])
+    return -(-L // 2) * frames * (first + places) ** 2 + L // 2 * places * (first + frames) ** 2
 
 
 def _stem_work(config: ViTConfig, pixels: int) -> Work:
@@ -177,7 +187,7 @@ def _stem_work(config: ViTConfig, pixels: int) -> Work:
 
 def _embedding_work(config: ViTConfig, patches: int) -> Work:
     """Φ acts on the pixels, or with a dense embedding on its result: 2·C for each number."""
-    pixels, C = config.patch_size**2, config.tube_length
+    pixels, C = config.pixels, config.tube_length
     in_patch = pixels * config.channels
     entered = {"linear": config.width, "none": pixels * C, "shared": pixels * C}.get(config.embedding, in_patch)
     entered = 0 if config.kind == "std" else patches * entered
@@ -194,4 +204,5 @@ def _embedding_work(config: ViTConfig, patches: int) -> Work:
 
 def _transformed(config: ViTConfig) -> int:
     """Multiply-adds of the transform for each number: the tube, or nothing where the slices are hat slices already."""
-    return 0 if config.transform == "identity" else config.tube_length
+    names = {config.transform} if isinstance(config.transform, str) else set(config.transform)
+    return 0 if names == {"identity"} else config.tube_length

@@ -52,8 +52,8 @@ class EncoderShape:
     @classmethod
     def of(cls, config: ViTConfig) -> EncoderShape:
         """The shape of a model: d and C of a TCP-ViT; a Std-ViT is one slice of its full width."""
-        down, across = config.grid_of(*config.image_shape)
-        return cls(config.d, config.tube_length, config.num_heads, config.mlp_ratio, config.depth, down * across)
+        tokens = math.prod(config.grid_of(*config.image_shape))
+        return cls(config.d, config.tube_length, config.num_heads, config.mlp_ratio, config.depth, tokens)
 
     @property
     def d_ff(self) -> int:

@@ -32,6 +32,10 @@ VERBS: dict[str, tuple[str, str]] = {
     "eval": ("tcpvit.cli.eval:measure", "Measure a trained model on a set."),
     "data": ("tcpvit.cli.data:data", "List, download, verify and look at the data sets."),
     "predict": ("tcpvit.cli.predict:predict", "Label images with a trained model."),
+    "page": (
+        "tcpvit.cli.page:page",
+        "Write one HTML file that runs a TCP-ViT in a browser and shows what its slices do.",
+    ),
     "compare": (
         "tcpvit.cli.compare:compare",
         "Train a Std model and its TCP twin on the same data and seed, and compare them.",

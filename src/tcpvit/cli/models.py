@@ -10,6 +10,7 @@ from tcpvit.analysis.predict import predict_parameters
 from tcpvit.analysis.report import encoder_of
 from tcpvit.cli.show import show
 from tcpvit.errors import did_you_mean
+from tcpvit.layers.embed import by
 from tcpvit.models.config import ViTConfig
 from tcpvit.models.registry import create_model, list_models, model_config, twin_name
 from tcpvit.models.segmenter import SegmenterConfig
@@ -49,11 +50,11 @@ def models(pattern: str = "*", *, json: bool = False, markdown: bool = False, la
 def _line(name: str) -> list[Any]:
     config = model_config(name)
     encoder, size, twin = encoder_of(config), _size(name), _std_twin(name)
-    height, width = config.image_shape
-    image = f"{config.in_chans}×{height}×{width}"
+    image = by((config.in_chans, *config.image_shape))
     heads = encoder.num_heads  # of a Swin, for each stage
     heads = ", ".join(map(str, heads)) if isinstance(heads, tuple) else heads
-    shape = [encoder.patch_size, encoder.d, encoder.tube_length, encoder.depth, heads]
+    patch = encoder.patch_size if isinstance(encoder.patch_size, int) else by(encoder.patch_size)
+    shape = [patch, encoder.d, encoder.tube_length, encoder.depth, heads]
     return [name, image, *shape, size, Ratio(size / _size(twin)) if twin else None]
 
 

@@ -37,7 +37,7 @@ from tcpvit.tensorize import materialize_
 from tcpvit.analysis.dry_run import find_example
 from tcpvit.training.build import load_splits
 from tcpvit.training.evaluation import unwrapped
-from tcpvit.training.tasks import task_for
+from tcpvit.training.tasks import Classification, Segmentation
 
 BATCHES = (1, 3, 7)  # at which a file is compared with its model
 TOLERANCE = 1e-4  # of the largest number that the model gives
@@ -145,7 +145,7 @@ def describe(loaded: LoadedModel, preprocess: bool, int8: str | None) -> About:
     if recorded is not None and segments:
         recorded = {**recorded, "fit": "squash"}  # a graph has one size, and sees the whole image
     shape, classes = _shape_and_classes(loaded)
-    task = task_for("segmentation" if segments else "classification", len(classes))
+    task = (Segmentation if segments else Classification)(len(classes))
     about: About = {
         "version": tcpvit.__version__,
         "name": loaded.name,

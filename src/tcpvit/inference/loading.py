@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -17,7 +18,7 @@ from tcpvit.errors import did_you_mean
 from tcpvit.models import create_model, from_pretrained, list_models, list_pretrained
 from tcpvit.models.pretrained import CONFIG, WEIGHTS, Pretrained, load_weights
 from tcpvit.models.segmenter import EncoderDecoder, SegmenterConfig
-from tcpvit.models.zoo import RECIPE, pretrained_folder
+from tcpvit.models.zoo import RECIPE, card_facts, pretrained_folder
 from tcpvit.training.evaluation import unwrapped
 from tcpvit.training.folder import RunFolder
 from tcpvit.training.preprocessing import default_fit, read_preprocessing
@@ -28,12 +29,16 @@ Weights = Literal["best", "last"]
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model in eval mode, the recipe it was trained by, and how its images are prepared (None: not known)."""
+    """A model in eval mode, the recipe it was trained by, and how its images are prepared (None: not known).
+
+    `facts` are those of its card, if it comes with the package.
+    """
 
     name: str
     model: nn.Module
     recipe: Recipe | None = None
     preprocessing: dict[str, Any] | None = None
+    facts: Mapping[str, str] = field(default_factory=dict)
 
     def prepare(self, data: Images) -> Images:
         """`data`, normalised as the model's training images were."""
@@ -127,7 +132,8 @@ def load_model(target: str | Path, weights: Weights = "best", *, model: nn.Modul
         return LoadedModel(folder.name, _load(folder, model), None, read_preprocessing(folder))
     if str(target) in list_pretrained():
         saved = pretrained_folder(str(target))
-        return LoadedModel(str(target), from_pretrained(saved), load_recipe(saved / RECIPE), read_preprocessing(saved))
+        recipe, preprocessing = load_recipe(saved / RECIPE), read_preprocessing(saved)
+        return LoadedModel(str(target), from_pretrained(saved), recipe, preprocessing, card_facts(str(target)))
     if str(target) not in list_models():
         raise ValueError(
             f"{str(target)!r} is no run folder, no saved model and no preset{did_you_mean(str(target), list_models())}"

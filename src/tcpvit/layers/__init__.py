@@ -3,7 +3,7 @@
 from tcpvit.layers.attention import Attention, TAttention
 from tcpvit.layers.bands import BandDCT, BandStem
 from tcpvit.layers.block import Block, DropPath, Mlp, TBlock, TMlp
-from tcpvit.layers.conv import CoupledTConv2d, MapCoupling, TConv2d, TubalConv2d
+from tcpvit.layers.conv import CoupledTConv2d, CoupledTConv3d, MapCoupling, TConv2d, TConv3d, TubalConv2d
 from tcpvit.layers.coupling import CoupledTLinear, Coupling, shuffle_slices, t_linear
 from tcpvit.layers.embed import PatchEmbed, TokenEmbedding, TPatchEmbed, patchify, patchify_slices
 from tcpvit.layers.linear import TLinear, TubalLinear, slice_linear
@@ -16,6 +16,7 @@ __all__ = [
     "BandStem",
     "Block",
     "CoupledTConv2d",
+    "CoupledTConv3d",
     "CoupledTLinear",
     "Coupling",
     "DropPath",
@@ -26,6 +27,7 @@ __all__ = [
     "TAttention",
     "TBlock",
     "TConv2d",
+    "TConv3d",
     "TLayerNorm",
     "TLinear",
     "TMlp",

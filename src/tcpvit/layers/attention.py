@@ -2,6 +2,9 @@
 
 Slice attention, the paper's: every head of every slice has its own softmax map, C·H maps in all.
 Joint attention, ours: H maps, each from q̂·k̂ summed over the tube, so that the slices decide together where to look.
+
+Tokens of volumes and clips may attend in groups (`along`): those of a frame to one another ("space"), or those of one
+place through the depth or time ("time"). A class token takes part in every group, and averages what it finds.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from tcpvit.layers.kernels import ops
 from tcpvit.layers.linear import TransformOf
 
 AttentionKind = Literal["slice", "joint"]
+Along = Literal["space", "time"]
 ATTENTIONS: tuple[str, ...] = get_args(AttentionKind)
 
 
@@ -41,23 +45,32 @@ class Attention(nn.Module):
     """
 
     def __init__(
-        self, dim: int, num_heads: int, *, qkv_bias: bool = True, attn_drop: float = 0.0, proj_drop: float = 0.0
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        qkv_bias: bool = True,
+        attn_drop: float = 0.0,
+        proj_drop: float = 0.0,
+        along: Along | None = None,
     ):
         super().__init__()
+        self.along = along
         self.num_heads, self.head_dim = num_heads, check_heads(dim, num_heads, "width")
         self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias)
         self.proj = nn.Linear(dim, dim)
         self.attn_drop = attn_drop
         self.proj_drop = nn.Dropout(proj_drop)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, N, D) -> (B, N, D)."""
-        o = attend(self.qkv(x).unsqueeze(0), self.num_heads, dropout=self.attn_drop if self.training else 0.0)
-        return self.proj_drop(self.proj(o.squeeze(0)))
+    def forward(self, x: Tensor, grid: tuple[int, ...] | None = None) -> Tensor:
+        """(B, N, D) -> (B, N, D); `grid` is where the tokens lie, for attention in groups."""
+        qkv = into_groups(self.qkv(x).unsqueeze(0), grid, self.along)
+        o = attend(qkv, self.num_heads, dropout=self.attn_drop if self.training else 0.0)
+        return self.proj_drop(self.proj(out_of_groups(o, grid, self.along).squeeze(0)))
 
-    def maps(self, x: Tensor) -> Tensor:
+    def maps(self, x: Tensor, grid: tuple[int, ...] | None = None) -> Tensor:
         """The attention maps, (B, H, N, N)."""
-        q, k, _ = split_heads(self.qkv(x).unsqueeze(0), self.num_heads)
+        q, k, _ = split_heads(into_groups(self.qkv(x).unsqueeze(0), grid, self.along), self.num_heads)
         return softmax_maps(q, k)
 
 
@@ -82,8 +95,10 @@ class TAttention(nn.Module):
         qkv_bias: bool = True,
         attn_drop: float = 0.0,
         proj_drop: float = 0.0,
+        along: Along | None = None,
     ):
         super().__init__()
+        self.along = along
         if attention not in ATTENTIONS:
             raise ValueError(f"no attention is called {attention!r}{did_you_mean(attention, ATTENTIONS)}")
         coupling = coupling or Coupling()
@@ -95,17 +110,20 @@ class TAttention(nn.Module):
         self.attn_drop = attn_drop
         self.proj_drop = nn.Dropout(proj_drop)
 
-    def forward(self, x_hat: Tensor, mask: Tensor | None = None) -> Tensor:
-        """(C, B, N, d) -> (C, B, N, d); `mask` as in `attend`."""
+    def forward(self, x_hat: Tensor, mask: Tensor | None = None, grid: tuple[int, ...] | None = None) -> Tensor:
+        """(C, B, N, d) -> (C, B, N, d); `mask` as in `attend`, `grid` for attention in groups."""
         dropout = self.attn_drop if self.training else 0.0
-        o_hat = attend(self.qkv(x_hat), self.num_heads, joint=self.joint, dropout=dropout, mask=mask)
+        qkv = into_groups(self.qkv(x_hat), grid, self.along)
+        o_hat = attend(qkv, self.num_heads, joint=self.joint, dropout=dropout, mask=mask)
+        o_hat = out_of_groups(o_hat, grid, self.along)
         if self.shuffle:
             o_hat = shuffle_slices(o_hat)
         return self.proj_drop(self.proj(o_hat))
 
-    def maps(self, x_hat: Tensor) -> Tensor:
+    def maps(self, x_hat: Tensor, grid: tuple[int, ...] | None = None) -> Tensor:
         """The attention maps: (C, B, H, N, N) by slice and head, or (B, H, N, N) for joint attention."""
-        q, k, _ = split_heads(self.qkv(x_hat), self.num_heads, joint=self.joint)
+        qkv = into_groups(self.qkv(x_hat), grid, self.along)
+        q, k, _ = split_heads(qkv, self.num_heads, joint=self.joint)
         maps = softmax_maps(q, k)
         return maps if self.joint else maps.unflatten(0, (self.tube, -1))
 
@@ -133,6 +151,35 @@ def attend(
     else:
         o = o.view(*qkv.shape[:2], *o.shape[1:]).transpose(2, 3)  # (C, B, N, H, d_h)
     return o.flatten(-2)
+
+
+def into_groups(qkv: Tensor, grid: tuple[int, ...] | None, along: Along | None) -> Tensor:
+    """(C, B, p+T·H·W, ·) -> (C, B·T, p+H·W, ·) for "space", (C, B·H·W, p+T, ·) for "time"; None leaves all together.
+
+    >>> into_groups(torch.zeros(3, 2, 1 + 4 * 9, 12), (4, 3, 3), "time").shape
+    torch.Size([3, 18, 5, 12])
+    """
+    if along is None:
+        return qkv
+    if grid is None or len(grid) != 3:
+        raise ValueError(f"factorised attention is for tokens of volumes on a grid (T, H, W), got {grid}")
+    T, places = grid[0], grid[1] * grid[2]
+    prefix, patches = qkv.tensor_split([qkv.shape[2] - T * places], dim=2)
+    groups = patches.unflatten(2, (T, places))  # (C, B, T, H·W, ·)
+    groups = groups if along == "space" else groups.transpose(2, 3)
+    first = prefix.unsqueeze(2).expand(-1, -1, groups.shape[2], -1, -1)
+    return torch.cat([first, groups], 3).flatten(1, 2)
+
+
+def out_of_groups(o: Tensor, grid: tuple[int, ...] | None, along: Along | None) -> Tensor:
+    """The inverse of `into_groups`; prefix tokens are averaged over the groups."""
+    if along is None or grid is None:
+        return o
+    T, places = grid[0], grid[1] * grid[2]
+    count, length = (T, places) if along == "space" else (places, T)
+    prefix, groups = o.unflatten(1, (-1, count)).tensor_split([o.shape[2] - length], dim=3)
+    groups = groups if along == "space" else groups.transpose(2, 3)
+    return torch.cat([prefix.mean(2), groups.flatten(2, 3)], 2)
 
 
 def split_heads(qkv: Tensor, num_heads: int, *, joint: bool = False) -> tuple[Tensor, ...]:

@@ -121,6 +121,11 @@ class DropPath(nn.Module):
         return f"rate={self.rate}"
 
 
+def placed(grid: tuple[int, ...] | None) -> dict[str, tuple[int, ...]]:
+    """What an attention is told beside its tokens: their grid where there is one."""
+    return {} if grid is None else {"grid": grid}
+
+
 class Block(nn.Module):
     """The block of the standard ViT: (B, N, D) -> (B, N, D). `attn_layer` makes its attention.
 
@@ -148,9 +153,9 @@ class Block(nn.Module):
         self.mlp = Mlp(dim, int(mlp_ratio * dim), drop=drop)
         self.drop_path = DropPath(drop_path, batch_dim=0)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, N, D) -> (B, N, D)."""
-        x = x + self.drop_path(self.attn(self.norm1(x)))  # Eq. std_block_attn
+    def forward(self, x: Tensor, grid: tuple[int, ...] | None = None) -> Tensor:
+        """(B, N, D) -> (B, N, D); `grid` is where the tokens lie, for an attention that asks for it."""
+        x = x + self.drop_path(self.attn(self.norm1(x), **placed(grid)))  # Eq. std_block_attn
         return x + self.drop_path(self.mlp(self.norm2(x)))  # Eq. std_block_ffn
 
 
@@ -208,7 +213,7 @@ class TBlock(nn.Module):
         )
         self.drop_path = DropPath(drop_path, batch_dim=1)
 
-    def forward(self, x_hat: Tensor) -> Tensor:
-        """(C, B, N, d) -> (C, B, N, d)."""
-        x_hat = x_hat + self.drop_path(self.attn(self.norm1(x_hat)))  # Eq. block_attn
+    def forward(self, x_hat: Tensor, grid: tuple[int, ...] | None = None) -> Tensor:
+        """(C, B, N, d) -> (C, B, N, d); `grid` as in `Block`."""
+        x_hat = x_hat + self.drop_path(self.attn(self.norm1(x_hat), **placed(grid)))  # Eq. block_attn
         return x_hat + self.drop_path(self.mlp(self.norm2(x_hat)))  # Eq. block_ffn

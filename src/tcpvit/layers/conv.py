@@ -4,6 +4,8 @@ A filter bank is a tensor whose tube runs along the channels: each hat slice is 
 weights are 1/C of a dense convolution's. Flat channels have the tube fastest, index j·C + k, as flat tokens do. Inside
 a decoder feature maps are hat slices end to end, (B, C·d, H, W) with index k·d + j: one grouped convolution for all
 slices. In memory the channels of a pixel lie together (torch's channels_last), which is convolved fastest.
+
+Maps of volumes, (B, C·d, T, H, W), go the same way with filters of three axes.
 """
 
 from __future__ import annotations
@@ -18,6 +20,17 @@ from tcpvit.layers.coupling import Coupling, init_mix_
 from tcpvit.layers.linear import TransformOf, init_weight_
 from tcpvit.layers.transform import HatTransform, attach_transform, cast_like
 
+CONVOLUTIONS = {2: F.conv2d, 3: F.conv3d}  # by the number of axes behind the channels
+
+
+def convolve(x: Tensor, filters: Tensor, *rest: Any, **options: Any) -> Tensor:
+    """Maps (B, in, ...) by filters (out, in, ...) of as many axes: of images or of volumes.
+
+    >>> convolve(torch.zeros(1, 2, 4, 4, 4), torch.zeros(3, 2, 1, 1, 1)).shape
+    torch.Size([1, 3, 4, 4, 4])
+    """
+    return CONVOLUTIONS[x.ndim - 2](x, filters, *rest, **options)
+
 
 def mix_maps(matrix: Tensor, x: Tensor) -> Tensor:
     """Σ_l M[k, l]·x_l for slices end to end: (C', C) and (B, C·d, H, W) -> (B, C'·d, H, W).
@@ -28,7 +41,7 @@ def mix_maps(matrix: Tensor, x: Tensor) -> Tensor:
     d = x.shape[1] // matrix.shape[1]
     # M ⊗ I as a 1×1 convolution: d times the products of a C×C matrix, but the channels of a pixel stay together.
     filters = torch.kron(cast_like(matrix, x).contiguous(), torch.eye(d, device=x.device, dtype=x.dtype))
-    return F.conv2d(x, filters[:, :, None, None])
+    return convolve(x, filters.view(*filters.shape, *[1] * (x.ndim - 2)))
 
 
 def shuffle_maps(x_hat: Tensor, tube: int) -> Tensor:
@@ -37,8 +50,8 @@ def shuffle_maps(x_hat: Tensor, tube: int) -> Tensor:
     >>> shuffle_maps(torch.arange(6.0).view(1, 6, 1, 1), tube=2).flatten().tolist()
     [0.0, 3.0, 1.0, 4.0, 2.0, 5.0]
     """
-    pixels = x_hat.permute(0, 2, 3, 1)  # (B, H, W, C·d), as it lies in memory
-    return pixels.unflatten(-1, (tube, -1)).transpose(-1, -2).flatten(-2).permute(0, 3, 1, 2)
+    pixels = x_hat.movedim(1, -1)  # (B, H, W, C·d), as it lies in memory
+    return pixels.unflatten(-1, (tube, -1)).transpose(-1, -2).flatten(-2).movedim(-1, 1)
 
 
 def to_hat_maps(transform: HatTransform, x: Tensor) -> Tensor:
@@ -66,6 +79,8 @@ class TConv2d(nn.Module):
     (torch.Size([2, 96, 16, 16]), 55392)
     """
 
+    ndim = 2  # axes of a filter
+
     def __init__(
         self,
         d_in: int,
@@ -80,9 +95,14 @@ class TConv2d(nn.Module):
         super().__init__()
         self.d_in, self.d_out, self.tube = d_in, d_out, tube
         self.kernel_size, self.stride, self.padding = kernel_size, stride, padding
-        self.weight_hat = nn.Parameter(torch.empty(tube * d_out, d_in, kernel_size, kernel_size))  # slices end to end
+        self.weight_hat = nn.Parameter(torch.empty(tube * d_out, d_in, *self.taps))  # slices end to end
         self.bias_hat = nn.Parameter(torch.empty(tube * d_out)) if bias else None
         self.reset_parameters()
+
+    @property
+    def taps(self) -> tuple[int, ...]:
+        """The sides of a filter."""
+        return (self.kernel_size,) * self.ndim
 
     def reset_parameters(self) -> None:
         """Draw the weights anew."""
@@ -90,12 +110,22 @@ class TConv2d(nn.Module):
 
     def forward(self, x_hat: Tensor) -> Tensor:
         """(B, C·d_in, H, W) -> (B, C·d_out, H', W')."""
-        return F.conv2d(x_hat, self.weight_hat, self.bias_hat, self.stride, self.padding, groups=self.tube)
+        return convolve(x_hat, self.weight_hat, self.bias_hat, self.stride, self.padding, groups=self.tube)
 
     def extra_repr(self) -> str:
         """What `repr` shows."""
         sizes = f"d_in={self.d_in}, d_out={self.d_out}, kernel_size={self.kernel_size}, tube={self.tube}"
         return f"{sizes}, stride={self.stride}, padding={self.padding}, bias={self.bias_hat is not None}"
+
+
+class TConv3d(TConv2d):
+    """The same for volumes: (B, C·d_in, T, H, W) -> (B, C·d_out, T', H', W').
+
+    >>> TConv3d(4, 2, 3, tube=3, padding=1)(torch.randn(2, 12, 4, 8, 8)).shape
+    torch.Size([2, 6, 4, 8, 8])
+    """
+
+    ndim = 3
 
 
 class CoupledTConv2d(TConv2d):
@@ -110,14 +140,14 @@ class CoupledTConv2d(TConv2d):
         super().__init__(d_in, d_out, kernel_size, tube, **options)
         self.coupling = coupling
         self.d_dense = coupling.dense_features(d_out)
-        taps = (kernel_size, kernel_size)
+        taps = self.taps
         if self.d_dense:
             own = d_out - self.d_dense  # where there are none, no gradient is to be waited for
             self.weight_hat = nn.Parameter(torch.empty(tube * own, d_in, *taps), requires_grad=own > 0)
             self.dense_hat = nn.Parameter(torch.empty(tube * self.d_dense, tube * d_in, *taps))
         if coupling.low_rank:
             self.v_hat = nn.Parameter(torch.empty(coupling.low_rank, tube * d_in, *taps))
-            self.u_hat = nn.Parameter(torch.empty(tube * d_out, coupling.low_rank, 1, 1))
+            self.u_hat = nn.Parameter(torch.empty(tube * d_out, coupling.low_rank, *[1] * self.ndim))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -133,31 +163,44 @@ class CoupledTConv2d(TConv2d):
         if not self.d_dense:
             y_hat = super().forward(x_hat)
         else:
-            parts = [F.conv2d(x_hat, self.dense_hat, None, self.stride, self.padding)]
+            parts = [convolve(x_hat, self.dense_hat, None, self.stride, self.padding)]
             if self.weight_hat.numel():
-                parts.append(F.conv2d(x_hat, self.weight_hat, None, self.stride, self.padding, groups=self.tube))
-            pixels = [
-                part.permute(0, 2, 3, 1).unflatten(-1, (self.tube, -1)) for part in parts
-            ]  # as they lie in memory
-            y_hat = torch.cat(pixels, -1).flatten(-2).permute(0, 3, 1, 2)
-            y_hat = y_hat if self.bias_hat is None else y_hat + self.bias_hat.to(y_hat.dtype).view(-1, 1, 1)
+                parts.append(convolve(x_hat, self.weight_hat, None, self.stride, self.padding, groups=self.tube))
+            pixels = [part.movedim(1, -1).unflatten(-1, (self.tube, -1)) for part in parts]  # as they lie in memory
+            y_hat = torch.cat(pixels, -1).flatten(-2).movedim(-1, 1)
+            if self.bias_hat is not None:
+                y_hat = y_hat + self.bias_hat.to(y_hat.dtype).view(-1, *[1] * self.ndim)
         if self.coupling.low_rank:
-            shared = F.conv2d(x_hat, self.v_hat, None, self.stride, self.padding)  # (B, r, H', W')
-            y_hat = y_hat + F.conv2d(shared, self.u_hat)
+            shared = convolve(x_hat, self.v_hat, None, self.stride, self.padding)  # (B, r, H', W')
+            y_hat = y_hat + convolve(shared, self.u_hat)
         return y_hat
 
 
-def t_conv2d(
-    d_in: int, d_out: int, kernel_size: int, tube: int, *, padding: int = 0, coupling: Coupling | None = None
-) -> TConv2d:
-    """A TConv2d, or what the coupling makes of it; mix and shuffle are those of `MapCoupling`.
+class CoupledTConv3d(CoupledTConv2d):
+    """The same for volumes."""
 
-    >>> type(t_conv2d(4, 6, 3, tube=3, coupling=Coupling(low_rank=2))).__name__
+    ndim = 3
+
+
+def t_conv(
+    d_in: int,
+    d_out: int,
+    kernel_size: int,
+    tube: int,
+    *,
+    padding: int = 0,
+    coupling: Coupling | None = None,
+    ndim: int = 2,
+) -> TConv2d:
+    """A TConv2d or TConv3d, or what the coupling makes of it; mix and shuffle are those of `MapCoupling`.
+
+    >>> type(t_conv(4, 6, 3, tube=3, coupling=Coupling(low_rank=2))).__name__
     'CoupledTConv2d'
     """
     if coupling is not None and (coupling.low_rank or coupling.partial):
-        return CoupledTConv2d(d_in, d_out, kernel_size, tube, padding=padding, coupling=coupling)
-    return TConv2d(d_in, d_out, kernel_size, tube, padding=padding)
+        coupled = CoupledTConv2d if ndim == 2 else CoupledTConv3d
+        return coupled(d_in, d_out, kernel_size, tube, padding=padding, coupling=coupling)
+    return (TConv2d if ndim == 2 else TConv3d)(d_in, d_out, kernel_size, tube, padding=padding)
 
 
 class TubalConv2d(nn.Module):

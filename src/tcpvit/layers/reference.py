@@ -7,6 +7,7 @@ decisions (docs, "Notes on the paper"); the `literal_*` functions follow its let
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -16,9 +17,9 @@ from torch.nn import functional as F
 
 from tcpvit.layers.attention import TAttention
 from tcpvit.layers.block import Block, TBlock, TMlp
-from tcpvit.layers.conv import CoupledTConv2d, TConv2d
+from tcpvit.layers.conv import CoupledTConv2d, TConv2d, convolve
 from tcpvit.layers.coupling import CoupledTLinear, Coupling, TwoFactorTLinear
-from tcpvit.layers.embed import TPatchEmbed, patchify
+from tcpvit.layers.embed import TPatchEmbed, patch_grid, patchify
 from tcpvit.layers.linear import TLinear
 from tcpvit.layers.norm import TLayerNorm
 
@@ -85,13 +86,18 @@ def t_ffn(X: Tensor, W1: Tensor, b1: Tensor, W2: Tensor, b2: Tensor, M: Tensor, 
 
 
 def t_conv(X: Tensor, W: Tensor, b: Tensor | None, M: Tensor, padding: int = 0) -> Tensor:
-    """Convolution by the c-product, Σ_uv X[·+u, ·+v] ⋆ W[u, v] + b: maps (B, H, W, d, C), filters (k, k, d, d', C)."""
-    X = F.pad(X, (0, 0, 0, 0, padding, padding, padding, padding))
-    height, width = X.shape[1] - W.shape[0] + 1, X.shape[2] - W.shape[1] + 1
+    """Convolution by the c-product, Σ_uv X[·+u, ·+v] ⋆ W[u, v] + b: maps (B, H, W, d, C), filters (k, k, d, d', C).
+
+    Maps of volumes have one more axis, and so have their filters.
+    """
+    sides = W.shape[:-3]
+    X = F.pad(X, (0, 0, 0, 0, *(padding for _ in sides for _ in range(2))))
     Y = torch.zeros((), dtype=X.dtype)
-    for u in range(W.shape[0]):
-        for v in range(W.shape[1]):
-            Y = Y + product(X[:, u : u + height, v : v + width], W[u, v], M)
+    for taps in itertools.product(*map(range, sides)):
+        shifted = X
+        for i, u in enumerate(taps):
+            shifted = shifted.narrow(1 + i, u, X.shape[1 + i] - sides[i] + 1)
+        Y = Y + product(shifted, W[taps], M)
     return Y if b is None else Y + b
 
 
@@ -184,14 +190,31 @@ def _dense_features(layer: CoupledTLinear, X_hat: Slices, k: int) -> Tensor:
     return torch.stack([X_j @ layer.dense_hat[j][:, columns] for j, X_j in enumerate(X_hat)]).sum(0)
 
 
-def attention(layer: TAttention, X: Tensor) -> Tensor:
+def attention(layer: TAttention, X: Tensor, grid: tuple[int, ...] | None = None) -> Tensor:
     """t-MHSA (Def. tmhsa), head after head: (B, N, d, C) -> (B, N, d, C)."""
     M, d, d_h = _matrix(layer.qkv), X.shape[-2], layer.head_dim
     Q, K, V = linear(layer.qkv, X).split(d, dim=-2)
     attend = joint_attention if layer.joint else t_attention
     heads = [slice(h * d_h, (h + 1) * d_h) for h in range(layer.num_heads)]
-    outputs = torch.cat([attend(Q[..., h, :], K[..., h, :], V[..., h, :], M) for h in heads], dim=-2)
+    groups = _groups(layer, X.shape[1], grid)
+    outputs, times = torch.zeros_like(V), torch.zeros(X.shape[1])
+    for group in groups:
+        parts = [attend(Q[:, group][..., h, :], K[:, group][..., h, :], V[:, group][..., h, :], M) for h in heads]
+        outputs[:, group] += torch.cat(parts, dim=-2)
+        times[group] += 1
+    outputs = outputs / times.to(outputs)[:, None, None]  # a class token is in every group
     return linear(layer.proj, shuffle(outputs, M) if layer.shuffle else outputs)
+
+
+def _groups(layer: TAttention, tokens: int, grid: tuple[int, ...] | None) -> list[list[int]]:
+    """The tokens that attend to one another: all, those of each frame, or those of each place."""
+    if layer.along is None:
+        return [list(range(tokens))]
+    assert grid is not None
+    first = tokens - math.prod(grid)
+    number = torch.arange(first, tokens).view(grid[0], -1)  # (T, H·W)
+    lines = number if layer.along == "space" else number.mT
+    return [[*range(first), *line.tolist()] for line in lines]
 
 
 def mlp(layer: TMlp, X: Tensor) -> Tensor:
@@ -212,10 +235,10 @@ def norm(layer: TLayerNorm, X: Tensor, M: Tensor) -> Tensor:
     return t_layer_norm(X, gamma.mT, beta.mT, M, layer.eps)
 
 
-def block(layer: TBlock, X: Tensor) -> Tensor:
+def block(layer: TBlock, X: Tensor, grid: tuple[int, ...] | None = None) -> Tensor:
     """One TCP-ViT block (Eqs. block_attn, block_ffn): (B, N, d, C) -> (B, N, d, C)."""
     M = _matrix(layer)
-    X = X + attention(layer.attn, norm(layer.norm1, X, M))
+    X = X + attention(layer.attn, norm(layer.norm1, X, M), grid)
     return X + mlp(layer.mlp, norm(layer.norm2, X, M))
 
 
@@ -223,8 +246,8 @@ def patches(layer: TPatchEmbed, images: Tensor) -> Tensor:
     """Patch tokens (B, N, d, C) in the spatial domain."""
     if layer.kind == "sub_patch":
         assert isinstance(layer.proj, TLinear)
-        return linear(layer.proj, _sub_patches(images, layer.patch, layer.transform.tube))
-    X = patchify(images, layer.patch)
+        return linear(layer.proj, _sub_patches(images, layer.patch[0], layer.transform.tube))
+    X = _deep_patches(layer, images) if layer.depth else patchify(images, layer.patch)
     if layer.kind == "linear":
         return layer.proj(X.flatten(2)).unflatten(-1, (-1, layer.transform.tube))
     if layer.kind == "shared":
@@ -237,6 +260,20 @@ def patches(layer: TPatchEmbed, images: Tensor) -> Tensor:
         ]  # channel j·C + k: feature j, slice k
         return linear(layer.proj, torch.cat(groups, 2))
     return X
+
+
+def _deep_patches(layer: TPatchEmbed, volumes: Tensor) -> Tensor:
+    """Patches (B, N, P_h·P_w, channels), one after the other; the channels are c·P_t slices, the tube fastest."""
+    T, H, W = (
+        range(0, side, step) for side, step in zip(volumes.shape[2:], (layer.depth, *layer.patch[1:]), strict=True)
+    )
+    tokens = []
+    for t, y, x in itertools.product(T, H, W):
+        part = volumes[:, :, t : t + layer.depth, y : y + layer.patch[1], x : x + layer.patch[2]].flatten(3)
+        order = [(j, k) for j in range(part.shape[1]) for k in range(layer.depth)]  # channel, slice of the depth
+        order = sorted(order, key=lambda jk: jk[::-1]) if layer.axes == "depth+channels" else order
+        tokens.append(torch.stack([part[:, j, k] for j, k in order], -1))
+    return torch.stack(tokens, 1)
 
 
 def _sub_patches(images: Tensor, patch: int, tube: int) -> Tensor:
@@ -275,8 +312,9 @@ def features(model: Any, images: Tensor) -> Tensor:
     prefix = [from_hat(list(token), M).expand(len(X), -1, -1, -1) for token in own]
     positions = list(model.embed.pos_embed)
     X = torch.cat([*prefix, X], 1) + from_hat(positions * len(M) if len(positions) == 1 else positions, M)
+    grid = patch_grid(images.shape[2:], model.config.patch_shape)
     for layer in model.blocks:
-        X = block(layer, X)
+        X = block(layer, X, grid)
     return norm(model.norm, X, M).flatten(-2)
 
 
@@ -297,7 +335,7 @@ def conv(layer: TConv2d, X: Tensor, M: Tensor) -> Tensor:
     C = layer.tube
     if isinstance(layer, CoupledTConv2d):
         return from_hat(_coupled_conv(layer, to_hat(X, M)), M)
-    W = from_hat([W_k.permute(2, 3, 1, 0) for W_k in layer.weight_hat.chunk(C)], M)  # (k, k, d, d', C)
+    W = from_hat([W_k.movedim((1, 0), (-2, -1)) for W_k in layer.weight_hat.chunk(C)], M)  # (k, k, d, d', C)
     b = None if layer.bias_hat is None else from_hat(list(layer.bias_hat.chunk(C)), M)
     return t_conv(X, W, b, M, layer.padding)
 
@@ -307,7 +345,7 @@ def _coupled_conv(layer: CoupledTConv2d, X_hat: Slices) -> Slices:
     C, d = layer.tube, layer.d_in
 
     def convolved(X_k: Tensor, filters: Tensor) -> Tensor:
-        return F.conv2d(X_k.permute(0, 3, 1, 2), filters, padding=layer.padding).permute(0, 2, 3, 1)
+        return convolve(X_k.movedim(-1, 1), filters, padding=layer.padding).movedim(1, -1)
 
     def reading_all(filters: Tensor) -> Tensor:
         return torch.stack([convolved(X_j, filters[:, j * d : (j + 1) * d]) for j, X_j in enumerate(X_hat)]).sum(0)
@@ -326,22 +364,23 @@ def _coupled_conv(layer: CoupledTConv2d, X_hat: Slices) -> Slices:
     return [Y_k + b_k for Y_k, b_k in zip(Y_hat, layer.bias_hat.chunk(C), strict=True)]
 
 
-def decode(decoder: Any, maps: Tensor, size: tuple[int, int]) -> Tensor:
+def decode(decoder: Any, maps: Tensor, size: tuple[int, ...]) -> Tensor:
     """A TCP decoder in eval mode, transforming back after every step: (B, d·C, h, w) -> (B, classes, H, W)."""
     M, C = _matrix(decoder), decoder.tube
     spatial = decoder.config.activation_domain == "spatial"
-    X = maps.permute(0, 2, 3, 1).unflatten(-1, (-1, C))  # (B, h, w, d, C)
+    X = maps.movedim(1, -1).unflatten(-1, (-1, C))  # (B, h, w, d, C)
     for i, stage in enumerate(decoder.stages):
         if getattr(stage.couple, "mix", None) is not None:
             X = from_hat(to_hat(torch.stack(to_hat(X, M), -1), stage.couple.mix), M)
         if getattr(stage.couple, "coupling", Coupling()).shuffle:
             X = shuffle(X, M)
-        X = conv(stage.conv, _enlarge(X, (min(2 * X.shape[1], size[0]), min(2 * X.shape[2], size[1]))) if i else X, M)
+        twice = tuple(min(2 * side, most) for side, most in zip(X.shape[1:-2], size, strict=True))
+        X = conv(stage.conv, _enlarge(X, twice) if i else X, M)
         seen = list(X.unbind(-1)) if spatial else to_hat(X, M)  # what BatchNorm and ReLU act on
         seen = [F.relu(_batch_norm(stage.norm, X_k, k)) for k, X_k in enumerate(seen)]
         X = torch.stack(seen, -1) if spatial else from_hat(seen, M)
     logits = decoder.head.bias + torch.cat(seen, -1) @ decoder.head.weight.flatten(1).mT
-    return _enlarge(logits[..., None], size)[..., 0].permute(0, 3, 1, 2)
+    return _enlarge(logits[..., None], size)[..., 0].movedim(-1, 1)
 
 
 def _batch_norm(norm: nn.BatchNorm2d, X_k: Tensor, k: int) -> Tensor:
@@ -353,10 +392,11 @@ def _batch_norm(norm: nn.BatchNorm2d, X_k: Tensor, k: int) -> Tensor:
     return norm.weight[own] * scaled + norm.bias[own]
 
 
-def _enlarge(X: Tensor, size: tuple[int, int]) -> Tensor:
-    """Maps (B, h, w, d, C) at another size, bilinearly, feature after feature."""
+def _enlarge(X: Tensor, size: tuple[int, ...]) -> Tensor:
+    """Maps (B, h, w, d, C) at another size, bilinearly (of volumes trilinearly), feature after feature."""
+    mode = "bilinear" if len(size) == 2 else "trilinear"
     planes = [
-        F.interpolate(X[..., j, k][:, None], size, mode="bilinear", align_corners=False)[:, 0]
+        F.interpolate(X[..., j, k][:, None], size, mode=mode, align_corners=False)[:, 0]
         for j in range(X.shape[-2])
         for k in range(X.shape[-1])
     ]

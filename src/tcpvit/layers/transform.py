@@ -5,6 +5,7 @@ Inside an encoder activations are slices first, (C, ..., d), so a transform is o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from tcpvit.algebra.bases import unitary_scale
-from tcpvit.algebra.transforms import LearnedTransform, MatrixTransform, Transform, get_transform
+from tcpvit.algebra.transforms import LearnedTransform, MatrixTransform, Transform, get_transform, kronecker
 from tcpvit.layers.kernels import ops
 
 # Transforms that no name determines: their matrix is saved with the weights and comes back with them.
@@ -42,6 +43,8 @@ def mix_slices(matrix: Tensor, x: Tensor) -> Tensor:
 class HatTransform(nn.Module):
     """A real tube transform as a module: it moves and is saved with its encoder.
 
+    The tubes of a tensor of order 4 have two lengths, (C_t, C), and a transform along each: Φ⊗Φ, the second fastest.
+
     >>> phi = HatTransform("dct", 3)
     >>> tokens = torch.randn(2, 5, 4, 3)                     # (B, N, d, C)
     >>> phi.to_hat_tokens(tokens).shape
@@ -53,12 +56,13 @@ class HatTransform(nn.Module):
     matrix: Tensor
     inverse_matrix: Tensor
 
-    def __init__(self, transform: str | Transform | Tensor, tube: int):
+    def __init__(self, transform: str | tuple[str, ...] | Transform | Tensor, tube: int | tuple[int, ...]):
         super().__init__()
-        self.tube = tube
+        lengths = (tube,) if isinstance(tube, int) else tube
+        self.tube = math.prod(lengths)
         stored = isinstance(transform, str) and transform in STORED
         with torch.device("cpu"):  # matrices are computed, also where the model is made on "meta"
-            found = MatrixTransform(torch.eye(tube), str(transform)) if stored else get_transform(transform, tube)
+            found = MatrixTransform(torch.eye(self.tube), str(transform)) if stored else _find(transform, lengths)
         if found.is_complex:
             raise ValueError(
                 f"layers compute with real numbers, but {found!r} is complex; take 'dct', 'haar' or another"
@@ -70,9 +74,9 @@ class HatTransform(nn.Module):
         self.name = found.name if found.name in (*STORED, "learned") else "matrix"
         if isinstance(found, LearnedTransform):
             return
-        derived = isinstance(transform, str) and not stored  # the name alone gives the matrix back
+        derived = isinstance(transform, str | tuple) and not stored  # the name alone gives the matrix back
         if derived:
-            self.name = str(transform)
+            self.name = str(transform) if isinstance(transform, str) and len(lengths) == 1 else found.name
             self._exact = (found.matrix, found.inverse_matrix)
         for name in ("matrix", "inverse_matrix"):
             matrix = getattr(found, name).to(device, torch.get_default_dtype(), copy=True)
@@ -153,6 +157,16 @@ class HatTransform(nn.Module):
     def extra_repr(self) -> str:
         """What `repr` shows."""
         return f"{self.name}, tube={self.tube}"
+
+
+def _find(transform: str | tuple[str, ...] | Transform | Tensor, lengths: tuple[int, ...]) -> Transform:
+    """The transform of tubes of these lengths; a name stands for that transform along each of them."""
+    if len(lengths) == 1 or not isinstance(transform, str | tuple):
+        return get_transform(transform[0] if isinstance(transform, tuple) else transform, math.prod(lengths))
+    if transform == "learned":
+        return LearnedTransform(math.prod(lengths), start=kronecker(*(get_transform("dct", n) for n in lengths)))
+    names = (transform,) * len(lengths) if isinstance(transform, str) else transform
+    return kronecker(*(get_transform(name, n) for name, n in zip(names, lengths, strict=True)))
 
 
 def attach_transform(layer: nn.Module, transform: str | Transform | HatTransform | Tensor, tube: int) -> None:

@@ -121,7 +121,7 @@ class WindowAttention(Attention):
         super().__init__(dim, num_heads, **options)
         self.windows = Windows(grid, window, shift, num_heads)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]  # the windows know their grid
         """(B, H, W, D) -> (B, H, W, D)."""
         qkv = self.qkv(self.windows.pad_and_shift(x)).unsqueeze(0)
         o = self.windows.attend(qkv, self.num_heads, dropout=self.attn_drop if self.training else 0.0).squeeze(0)

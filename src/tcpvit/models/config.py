@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, fields, is_dataclass, replace
 from functools import cached_property
+from math import prod
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_types import Le
@@ -14,16 +15,16 @@ from tcpvit.layers.attention import AttentionKind, check_heads
 from tcpvit.layers.bands import check_bands
 from tcpvit.layers.block import ActivationDomain
 from tcpvit.layers.coupling import Coupling
-from tcpvit.layers.embed import PatchEmbedding, patch_grid
+from tcpvit.layers.embed import PatchEmbedding, TubeAxes, patch_grid, patch_shape
 from tcpvit.validation import (
     Count,
+    Extent,
     Flag,
     Maybe,
     Natural,
     Number,
     Positive,
     Rate,
-    Size,
     Text,
     Words,
     checked,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["std", "tcp"]
 Pool = Literal["token", "avg"]
+Transforms = Text | tuple[Text, Text]
 Ratio = Annotated[Positive, Le(1024)]  # of the hidden width of an MLP to that of its tokens
 TCP_OPTIONS = ("tube", "transform", "attention", "activation_domain", "coupling")  # a standard model has none of them
 
@@ -66,8 +68,8 @@ class EncoderConfig(SavedConfig):
     """What the configs of ViT and Swin have in common; each is a frozen dataclass with these fields and more."""
 
     kind: str
-    img_size: int | tuple[int, int]
-    patch_size: int
+    img_size: int | tuple[int, ...]
+    patch_size: int | tuple[int, ...]
     in_chans: int
     embed_dim: int | None
     mlp_ratio: float
@@ -75,19 +77,34 @@ class EncoderConfig(SavedConfig):
     drop_rate: float
     attn_drop_rate: float
     drop_path_rate: float
-    tube: int | None
+    tube: int | str | None
     attention: str
     activation_domain: str
     depth: int  # blocks in all
 
     @property
-    def image_shape(self) -> tuple[int, int]:
-        """(height, width) of the images it is built for."""
-        return (self.img_size, self.img_size) if isinstance(self.img_size, int) else self.img_size
+    def ndim(self) -> int:
+        """2 for images, 3 for volumes and clips: as many as the image size or the patch size names."""
+        return max(2 if isinstance(size, int) else len(size) for size in (self.img_size, self.patch_size))
 
-    def grid_of(self, height: int, width: int) -> tuple[int, int]:
-        """How many patches an image of that size has, down and across."""
-        return patch_grid(height, width, self.patch_size)
+    @property
+    def image_shape(self) -> tuple[int, ...]:
+        """(height, width) of the images it is built for, (depth, height, width) of volumes."""
+        return (self.img_size,) * self.ndim if isinstance(self.img_size, int) else self.img_size
+
+    @property
+    def patch_shape(self) -> tuple[int, ...]:
+        """The sides of a patch."""
+        return patch_shape(self.patch_size, self.ndim)
+
+    @property
+    def pixels(self) -> int:
+        """Numbers of one channel in a patch, as it is cut."""
+        return prod(self.patch_shape)
+
+    def grid_of(self, *size: int) -> tuple[int, ...]:
+        """How many patches an image of that size has along each axis."""
+        return patch_grid(size, self.patch_shape)
 
     @property
     def channels(self) -> int:
@@ -102,14 +119,19 @@ class EncoderConfig(SavedConfig):
     @property
     def width(self) -> int:
         """The full width D = d·C of a token, in a Swin that of the first stage."""
-        return self.embed_dim or self.patch_size**2 * self.channels
+        return self.embed_dim or self.pixels * self.channels
 
     @property
     def tube_length(self) -> int:
         """C: the tube of a TCP model, 1 for a standard one."""
         if self.kind == "std":
             return 1
-        return self.coefficients if self.tube is None else self.tube
+        return self.tube if isinstance(self.tube, int) else prod(self.tube_shape)
+
+    @property
+    def tube_shape(self) -> tuple[int, ...]:
+        """The lengths of a tube: one, or two for tensors of order 4."""
+        return (self.tube if isinstance(self.tube, int) else self.coefficients,)
 
     @property
     def d(self) -> int:
@@ -135,23 +157,27 @@ class EncoderConfig(SavedConfig):
 class ViTConfig(EncoderConfig):
     """A standard ViT (`kind="std"`) or a TCP-ViT (`kind="tcp"`); `embed_dim` is the full width d·C of both.
 
-    For scenes of many bands, `kept` coefficients of each spectrum take the place of its `in_chans` bands.
+    For scenes of many bands, `kept` coefficients of each spectrum take the place of its `in_chans` bands. Volumes and
+    clips have sizes of three axes, (T, H, W), and a tube along the channels, the depth of a patch, or both.
 
     >>> ViTConfig(kind="tcp", img_size=32, patch_size=4).d
     16
+    >>> ViTConfig("tcp", img_size=(8, 32, 32), patch_size=(4, 8, 8), tube="depth+channels").tube_shape
+    (4, 3)
     """
 
     kind: Kind
-    img_size: Size
-    patch_size: Count
+    img_size: Extent
+    patch_size: Extent
     in_chans: Count = 3
     num_classes: Natural = 10
     global_pool: Pool = "token"  # the class token, or "avg": the mean of the patch tokens
-    embed_dim: Maybe[Count] = None  # full width; None: P²·in_chans, the paper's
+    embed_dim: Maybe[Count] = None  # full width; None: P²·in_chans, the paper's (of volumes P_t·P_h·P_w·in_chans)
     depth: Count = 4
     num_heads: Count = 4  # TCP: heads in each slice
     mlp_ratio: Ratio = 4.0
     qkv_bias: Flag = True
+    factorised: Flag = False  # of volumes: blocks attend in turn within a frame and along the depth, not to all patches
     distilled: Flag = False  # DeiT: a second token and a second head, for distillation
     drop_rate: Rate = 0.0
     attn_drop_rate: Rate = 0.0
@@ -162,8 +188,8 @@ class ViTConfig(EncoderConfig):
     stem: Natural = 0  # features that a separable c-product convolution makes of each slice before the patches; 0: none
     wavelengths: Maybe[tuple[Number, ...]] = None  # of the bands it is trained on, in nanometres
     # From here on TCP only.
-    tube: Maybe[Count] = None  # C; None: the kept coefficients, or the image's channels
-    transform: Text = "dct"
+    tube: Maybe[Count | TubeAxes] = None  # C, or what it runs along; None: the kept coefficients, or the channels
+    transform: Transforms = "dct"  # with tube="depth+channels" along both, or one for each
     attention: AttentionKind = "slice"
     activation_domain: ActivationDomain = "transform"
     coupling: Words = ()
@@ -172,6 +198,7 @@ class ViTConfig(EncoderConfig):
         if self.distilled and self.global_pool != "token":
             raise ValueError(f"a distilled ViT reads its two tokens, global_pool='token', got {self.global_pool!r}")
         self._check_spectrum()
+        self._check_volume()
         check_common(self)
         self.grid_of(*self.image_shape)
         if self.kind == "std" and self.embedding != "linear":
@@ -188,6 +215,38 @@ class ViTConfig(EncoderConfig):
         if self.wavelengths is not None and min(self.wavelengths) <= 0:
             raise ValueError(f"wavelengths are positive numbers of nanometres, got {min(self.wavelengths):g}")
 
+    def _check_volume(self) -> None:
+        if len(self.image_shape) != self.ndim:
+            raise ValueError(
+                f"an image of {self.ndim - 1} sides has no patches of {self.ndim}, got img_size={self.img_size} and "
+                f"patch_size={self.patch_size}; give both three, as img_size=[16, 32, 32] patch_size=[4, 8, 8]"
+            )
+        if self.ndim == 2 and (self.factorised or self.tube_axes != "channels"):
+            what = "factorised" if self.factorised else f"tube={self.tube}"
+            raise ValueError(f"{what} is for volumes and clips; give img_size three sides, as [16, 32, 32]")
+        if self.ndim == 3 and (self.kept is not None or self.stem or self.patch_embed == "sub_patch"):
+            raise ValueError("kept, stem and patch_embed=sub_patch are for images, and this model takes volumes")
+        if not isinstance(self.transform, str) and len(self.tube_shape) != 2 and self.kind == "tcp":
+            raise ValueError(f"a transform for each of two axes, {self.transform}, needs tube=depth+channels")
+
+    @property
+    def tube_axes(self) -> TubeAxes:
+        """What the tube runs along."""
+        return self.tube if isinstance(self.tube, str) else "channels"
+
+    @property
+    def is_deep(self) -> bool:
+        """True if the depth of a patch is (a part of) the tube."""
+        return self.tube_axes != "channels" and self.patch_embed != "linear"
+
+    @property
+    def tube_shape(self) -> tuple[int, ...]:
+        """The lengths of a tube: one, or (C_t, C) for tensors of order 4."""
+        if self.tube_axes == "channels":
+            return super().tube_shape
+        depth = self.patch_shape[0]
+        return (depth,) if self.tube == "depth" else (depth, self.coefficients)
+
     @property
     def coefficients(self) -> int:
         """What is kept of a spectrum, or all channels."""
@@ -195,8 +254,13 @@ class ViTConfig(EncoderConfig):
 
     @property
     def channels(self) -> int:
-        """Channels of what is cut into patches."""
-        return self.coefficients * max(self.stem, 1)
+        """Channels of what is cut into patches; slices of a patch's depth are channels if the tube runs along it."""
+        return self.coefficients * max(self.stem, 1) * (self.patch_shape[0] if self.is_deep else 1)
+
+    @property
+    def pixels(self) -> int:
+        """Numbers of one channel in a patch, as it is cut."""
+        return prod(self.patch_shape[1:] if self.is_deep else self.patch_shape)
 
     @property
     def num_prefix_tokens(self) -> int:
@@ -208,9 +272,9 @@ class ViTConfig(EncoderConfig):
         """`patch_embed`, or where it is None: linear if the tube is not the channels, none if d = P², else t_linear."""
         if self.patch_embed is not None:
             return self.patch_embed
-        if self.kind == "std" or self.tube_length != self.channels:
+        if self.kind == "std" or (self.tube_length != self.channels and not self.is_deep):
             return "linear"
-        return "none" if self.d == self.patch_size**2 else "t_linear"
+        return "none" if self.tube_length == self.channels and self.d == self.pixels else "t_linear"
 
 
 def check_common(config: Any) -> None:

@@ -5,7 +5,8 @@ reached, then a 1×1 convolution to the classes. The paper gives the decoder's s
 convolutions come before the enlargements (16, 32, 64, 128 pixels) is our inference, and halves the work.
 
 The decoder is dense (`kind="std"`) or made of c-products (`kind="tcp"`): it enters the hat domain once, and its last
-1×1 convolution, which reads all slices, holds the way back.
+1×1 convolution, which reads all slices, holds the way back. The decoder of volumes is the same with 3×3×3 filters and
+trilinear enlargement.
 """
 
 from __future__ import annotations
@@ -26,14 +27,16 @@ from tcpvit.layers.conv import (
     check_map_coupling,
     init_conv_,
     mix_maps,
-    t_conv2d,
+    t_conv,
     to_hat_maps,
 )
 from tcpvit.layers.transform import STORED, HatTransform, attach_transform
 from tcpvit.models.config import TCP_OPTIONS, Kind, SavedConfig
 from tcpvit.validation import Count, Listed, Maybe, Text, Words, dataclass
 
-LAYOUT = torch.channels_last  # of feature maps: the faster one on a CPU (benchmarks/segmentation.py)
+# Of feature maps: the faster one on a CPU (benchmarks/segmentation.py), of images and of volumes.
+LAYOUTS = {2: torch.channels_last, 3: torch.channels_last_3d}
+DENSE_CONVS: dict[int, Any] = {2: nn.Conv2d, 3: nn.Conv3d}
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,7 @@ class DecoderConfig(SavedConfig):
 
 
 class Decoder(nn.Module):
-    """Feature maps (B, D, h, w) -> logits (B, classes, H, W), of any larger size.
+    """Feature maps (B, D, h, w) -> logits (B, classes, H, W), of any larger size; of volumes with `ndim=3`.
 
     >>> import torch
     >>> decoder = Decoder(DecoderConfig(), in_channels=192, num_classes=2)
@@ -81,26 +84,27 @@ class Decoder(nn.Module):
     (torch.Size([1, 2, 128, 128]), 295906)
     """
 
-    def __init__(self, config: DecoderConfig, in_channels: int, num_classes: int, tube: int = 1):
+    def __init__(self, config: DecoderConfig, in_channels: int, num_classes: int, tube: int = 1, ndim: int = 2):
         super().__init__()
-        self.config, self.in_channels, self.tube = config, in_channels, tube
+        self.config, self.in_channels, self.tube, self.ndim = config, in_channels, tube, ndim
         config.check_tube(in_channels, tube)
         widths = (in_channels, *config.channels)
         pairs = list(pairwise(widths))
         if config.kind == "std":
             self.transform: HatTransform | None = None
-            self.stages = nn.ModuleList(Stage(a, b) for a, b in pairs)
+            self.stages = nn.ModuleList(Stage(a, b, ndim) for a, b in pairs)
         else:
             self.transform = HatTransform(config.transform, tube)
-            self.stages = nn.ModuleList(TStage(a, b, self.transform, config) for a, b in pairs)
-        self.head = nn.Conv2d(widths[-1], num_classes, 1)
+            self.stages = nn.ModuleList(TStage(a, b, self.transform, config, ndim) for a, b in pairs)
+        self.head = DENSE_CONVS[ndim](widths[-1], num_classes, 1)
         init_conv_(self.head.weight, self.head.bias)
 
-    def forward(self, maps: Tensor, size: tuple[int, int]) -> Tensor:
+    def forward(self, maps: Tensor, size: tuple[int, ...]) -> Tensor:
         """(B, D, h, w) -> (B, classes, *size)."""
-        x = maps.contiguous(memory_format=LAYOUT)  # all stages keep it
+        layout = LAYOUTS[self.ndim]
+        x = maps.contiguous(memory_format=layout)  # all stages keep it
         if self.transform is not None:
-            x = to_hat_maps(self.transform, x).contiguous(memory_format=LAYOUT)
+            x = to_hat_maps(self.transform, x).contiguous(memory_format=layout)
         for i, stage in enumerate(self.stages):
             x = stage(x, doubled(x, size) if i else None)
         # A 1×1 convolution and bilinear enlargement commute, so what is left to enlarge is done with the few logits.
@@ -120,6 +124,9 @@ class FoldingNorm(nn.BatchNorm2d):
 
     fused = False
 
+    def _check_input_dim(self, x: Tensor) -> None:
+        """Maps of images and of volumes."""
+
     def forward(self, x: Tensor) -> Tensor:
         """Maps (B, D, h, w) -> the same shape."""
         return x if self.fused else super().forward(x)
@@ -132,7 +139,7 @@ class FoldingNorm(nn.BatchNorm2d):
         assert mean is not None
         assert variance is not None
         scale = self.weight / torch.sqrt(variance + self.eps)
-        weight *= scale.view(-1, 1, 1, 1)
+        weight *= scale.view(-1, *[1] * (weight.ndim - 1))
         bias.copy_((bias - mean) * scale + self.bias)
         self.reset_parameters()  # γ = 1, β = 0, mean 0
         variance.fill_(1 - self.eps)
@@ -147,13 +154,13 @@ class FoldingNorm(nn.BatchNorm2d):
 class Stage(nn.Module):
     """Enlarge, 3×3 convolution, BatchNorm, ReLU: (B, in, h, w) -> (B, out, H, W)."""
 
-    def __init__(self, in_channels: int, out_channels: int):
+    def __init__(self, in_channels: int, out_channels: int, ndim: int = 2):
         super().__init__()
-        self.conv = nn.Conv2d(in_channels, out_channels, 3, padding=1)
+        self.conv = DENSE_CONVS[ndim](in_channels, out_channels, 3, padding=1)
         init_conv_(self.conv.weight, self.conv.bias)
         self.norm = FoldingNorm(out_channels)
 
-    def forward(self, x: Tensor, size: tuple[int, int] | None = None) -> Tensor:
+    def forward(self, x: Tensor, size: tuple[int, ...] | None = None) -> Tensor:
         """(B, in, h, w) -> (B, out, *size)."""
         return F.relu(self.norm(self.conv(resize(x, size))), inplace=True)
 
@@ -170,16 +177,19 @@ class TStage(nn.Module):
 
     transform: HatTransform
 
-    def __init__(self, in_channels: int, out_channels: int, transform: HatTransform, config: DecoderConfig):
+    def __init__(
+        self, in_channels: int, out_channels: int, transform: HatTransform, config: DecoderConfig, ndim: int = 2
+    ):
         super().__init__()
         tube, coupling = transform.tube, config.slice_coupling
         attach_transform(self, transform, tube)
         self.spatial = config.activation_domain == "spatial"
         self.couple = MapCoupling(tube, coupling) if coupling.mix or coupling.shuffle else nn.Identity()
-        self.conv = t_conv2d(in_channels // tube, out_channels // tube, 3, tube, padding=1, coupling=coupling)
+        d_in, d_out = in_channels // tube, out_channels // tube
+        self.conv = t_conv(d_in, d_out, 3, tube, padding=1, coupling=coupling, ndim=ndim)
         self.norm = FoldingNorm(out_channels)
 
-    def forward(self, x: Tensor, size: tuple[int, int] | None = None) -> Tensor:
+    def forward(self, x: Tensor, size: tuple[int, ...] | None = None) -> Tensor:
         """(B, C·d_in, h, w) -> (B, C·d_out, *size)."""
         if self.spatial and size is not None:  # the first stage is given hat slices
             x = mix_maps(self.transform.matrices()[0], x)
@@ -193,18 +203,18 @@ class TStage(nn.Module):
             self.norm.fold_into_(self.conv.weight_hat, self.conv.bias_hat)
 
 
-def doubled(x: Tensor, full: tuple[int, int]) -> tuple[int, int]:
+def doubled(x: Tensor, full: tuple[int, ...]) -> tuple[int, ...]:
     """Twice the size of maps (B, D, h, w), at most `full`.
 
     >>> import torch
     >>> doubled(torch.zeros(1, 4, 5, 9), (40, 16))
     (10, 16)
     """
-    return min(2 * x.shape[2], full[0]), min(2 * x.shape[3], full[1])
+    return tuple(min(2 * side, most) for side, most in zip(x.shape[2:], full, strict=True))
 
 
-def resize(x: Tensor, size: tuple[int, int] | None) -> Tensor:
-    """Maps (B, D, h, w) at `size`, bilinearly; as they are if that is their size."""
-    if size is None or x.shape[-2:] == size:
+def resize(x: Tensor, size: tuple[int, ...] | None) -> Tensor:
+    """Maps (B, D, h, w) at `size`, bilinearly (of volumes trilinearly); as they are if that is their size."""
+    if size is None or x.shape[2:] == size:
         return x
-    return F.interpolate(x, size, mode="bilinear", align_corners=False)
+    return F.interpolate(x, size, mode="bilinear" if x.ndim == 4 else "trilinear", align_corners=False)

@@ -20,6 +20,7 @@ from torch.nn import functional as F
 
 from tcpvit.errors import did_you_mean
 from tcpvit.layers.coupling import shuffle_slices
+from tcpvit.layers.embed import patchify
 from tcpvit.layers.linear import TLinear
 from tcpvit.layers.norm import TLayerNorm
 from tcpvit.models.vit import VisionTransformer
@@ -48,7 +49,7 @@ def deployed(model: nn.Module, form: Form = "auto") -> nn.Module:
         plain.fuse_()
     if form == "auto":
         form = chosen_form(plain)
-    if form == "slices" or not isinstance(plain, VisionTransformer):
+    if form == "slices" or not isinstance(plain, VisionTransformer) or plain.config.factorised:
         return plain
     return RowsViT(plain, form).eval().requires_grad_(False)
 
@@ -232,7 +233,8 @@ class RowsViT(nn.Module):
         config = model.config
         tube, d = config.tube_length, config.d
         self.bands, self.stem = model.bands, model.stem
-        self.channels, self.patch = config.channels, config.patch_size
+        self.channels = config.channels if config.ndim == 2 else config.in_chans
+        self.patch = config.patch_shape
         self.grid = config.grid_of(*config.image_shape)
         self.prefix, self.width, self.pool = config.num_prefix_tokens, config.width, config.global_pool
         self.tokens = self.prefix + math.prod(self.grid)
@@ -250,9 +252,10 @@ class RowsViT(nn.Module):
             tokens = model.patch_embed(images)
             return as_rows(tokens.flatten(-3, -2)).reshape(len(images), -1)
 
-        shift = of_patch(torch.zeros(1, c, P, P))
-        pixels = of_patch(torch.eye(c * P * P).view(-1, c, P, P)) - shift
-        blank = model.patch_embed(torch.zeros(1, c, *(P * side for side in self.grid)))
+        singles = torch.eye(c * math.prod(P)).view(-1, c, *P)  # an image of one patch for each pixel
+        order = patchify(singles, P).flatten(1)  # where `forward` finds it
+        pixels = order.mT @ (of_patch(singles) - of_patch(torch.zeros(1, c, *P)))
+        blank = model.patch_embed(torch.zeros(1, c, *(p * n for p, n in zip(P, self.grid, strict=True))))
         table = model.embed(blank, self.grid)
         self.pixels = nn.Parameter(pixels)
         self.table = nn.Parameter(as_rows(table.squeeze(-3)).reshape(self.tokens, -1))
@@ -276,9 +279,7 @@ class RowsViT(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, classes)."""
         images = self.stem(self.bands(images))
-        (down, across), P = self.grid, self.patch
-        patches = images.reshape(-1, self.channels, down, P, across, P).permute(0, 2, 4, 1, 3, 5)
-        patches = patches.reshape(-1, down * across, self.channels * P * P)
+        patches = patchify(images, self.patch).flatten(2)  # (B, N, P²·C)
         x = F.pad(patches @ self.pixels, (0, 0, self.prefix, 0)) + self.table  # (B, 1+N, C·d)
         x = x.view(-1, self.width)
         for block in self.blocks:

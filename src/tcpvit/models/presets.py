@@ -1,4 +1,4 @@
-"""The presets: the paper's two pairs (Section 6), the 224×224 families with their twins, and scenes of many bands."""
+"""The presets: the paper's two pairs (Section 6), the 224×224 families with their twins, scenes, volumes and clips."""
 
 from __future__ import annotations
 
@@ -32,6 +32,18 @@ _scene = partial(ViTConfig, img_size=9, patch_size=3, in_chans=200, kept=32, num
 _scene_tcp = partial(_scene, "tcp", transform="identity", patch_embed="t_linear")
 _scene_shared = partial(_scene_tcp, embed_dim=256, num_heads=1, attention="joint", coupling="shared+mix+norm")
 
+# Volumes, 32³ as of MedMNIST3D: the tube runs along the depth of a patch, 8 slices. 42,674 parameters, 104,258 dense.
+_volume = partial(
+    ViTConfig, img_size=(32, 32, 32), patch_size=(8, 8, 8), in_chans=1, num_classes=2, depth=2, mlp_ratio=2.0
+)
+_volume_tcp = partial(_volume, "tcp", tube="depth", embed_dim=112, num_heads=2, attention="joint")
+_volume_decoder = partial(DecoderConfig, "tcp", channels=(48, 32, 24), coupling=("shuffle",))
+
+# Clips of 8 grey frames, which are the tube. Clips in colour have tensors of order 4: tubes of 4 frames × 3 channels.
+_video = partial(ViTConfig, img_size=(8, 32, 32), patch_size=(8, 4, 4), in_chans=1, num_classes=4, depth=2)
+_colour = partial(ViTConfig, img_size=(8, 64, 64), patch_size=(4, 8, 8), in_chans=3, num_classes=10, depth=4)
+_coupled = ("shuffle", "norm")
+
 # Configs of several classes; `pretrained.ARCHITECTURES` has the model that each class describes.
 PRESETS: dict[str, Any] = {
     "std_vit_cifar": _cifar("std"),
@@ -64,4 +76,16 @@ PRESETS: dict[str, Any] = {
     "tcp_scene": _scene_shared(),
     "tcp_scene_stem": _scene_shared(stem=4),
     "tcp_scene_shuffle": _scene_tcp(tube=8, embed_dim=128, coupling="shuffle+norm"),
+    "std_vit_volume_small": _volume("std", embed_dim=64),
+    "tcp_vit_volume_small": _volume_tcp(coupling=_coupled),
+    "std_vit_volume_segmenter": SegmenterConfig(
+        _volume("std", embed_dim=64, num_classes=0), DecoderConfig(channels=(48, 32, 24))
+    ),
+    "tcp_vit_volume_segmenter": SegmenterConfig(_volume_tcp(coupling=_coupled, num_classes=0), _volume_decoder()),
+    "std_vit_video_small": _video("std", embed_dim=64),
+    "tcp_vit_video_small": _video("tcp", tube="depth", embed_dim=128, attention="joint", coupling=_coupled),
+    "std_vit_video_colour": _colour("std", embed_dim=192, num_heads=6, factorised=True),
+    "tcp_vit_video_colour": _colour(
+        "tcp", tube="depth+channels", embed_dim=192, attention="joint", coupling=_coupled, factorised=True
+    ),
 }

@@ -11,8 +11,9 @@ from torch.nn import functional as F
 
 from tcpvit.algebra.transforms import Transform
 from tcpvit.layers.conv import init_conv_
+from tcpvit.layers.embed import Patch, patch_shape
 from tcpvit.models.config import ViTConfig
-from tcpvit.models.decoder import Decoder, DecoderConfig
+from tcpvit.models.decoder import DENSE_CONVS, Decoder, DecoderConfig
 from tcpvit.models.pretrained import Pretrained
 from tcpvit.models.vit import FUSED, VisionTransformer
 from tcpvit.validation import Count, checked, dataclass
@@ -54,9 +55,14 @@ class SegmenterConfig:
         return self.backbone.in_chans
 
     @property
-    def image_shape(self) -> tuple[int, int]:
-        """(height, width) of the images it is built for; it takes any other."""
+    def image_shape(self) -> tuple[int, ...]:
+        """(height, width) of the images it is built for, (depth, height, width) of volumes; it takes any other."""
         return self.backbone.image_shape
+
+    @property
+    def ndim(self) -> int:
+        """2 for images, 3 for volumes."""
+        return self.backbone.ndim
 
     @property
     def tube_length(self) -> int:
@@ -78,7 +84,7 @@ class SegmenterConfig:
 
 
 class EncoderDecoder(nn.Module):
-    """Any encoder and a decoder: images (B, C, H, W) -> logits (B, classes, H, W).
+    """Any encoder and a decoder: images (B, C, H, W) -> logits (B, classes, H, W); volumes likewise.
 
     The encoder gives feature maps (B, D, h, w), or a list of them of which the last is taken, as timm's `features_only`
     models do; a model with timm's `forward_intermediates`, as a VisionTransformer, is asked for its last maps. Images
@@ -95,16 +101,17 @@ class EncoderDecoder(nn.Module):
     backbone: Any
     fused = False
 
-    def __init__(self, backbone: nn.Module, decoder: Decoder, multiple: int = 1):
+    def __init__(self, backbone: nn.Module, decoder: Decoder, multiple: Patch = 1):
         super().__init__()
         self.backbone, self.decoder, self.multiple = backbone, decoder, multiple
 
     def forward(self, images: Tensor) -> Tensor:
         """(B, C, H, W) -> logits (B, classes, H, W)."""
-        height, width = images.shape[-2:]
         padded = pad_to_multiple(images, self.multiple)
-        logits = self.decoder(self.forward_features(padded), tuple(padded.shape[-2:]))
-        return logits[..., :height, :width]
+        logits = self.decoder(self.forward_features(padded), tuple(padded.shape[2:]))
+        for axis, side in enumerate(images.shape[2:], start=2):
+            logits = logits.narrow(axis, 0, side)
+        return logits
 
     def forward_features(self, images: Tensor) -> Tensor:
         """Images whose size is a multiple of `multiple` -> the last feature maps (B, D, h, w)."""
@@ -113,7 +120,7 @@ class EncoderDecoder(nn.Module):
         else:
             maps = self.backbone(images)
         last: Tensor = maps if isinstance(maps, Tensor) else maps[-1]
-        if last.ndim != 4 or last.shape[1] != self.decoder.in_channels:
+        if last.ndim != 2 + self.decoder.ndim or last.shape[1] != self.decoder.in_channels:
             raise ValueError(
                 f"the encoder gives {tuple(last.shape)}, but the decoder takes maps (B, {self.decoder.in_channels}, "
                 "h, w); give the decoder the encoder's in_channels, and take an encoder that gives channels first"
@@ -151,27 +158,33 @@ class Segmenter(Pretrained, EncoderDecoder):
 
     def __init__(self, config: SegmenterConfig, transform: Transform | Tensor | None = None):
         backbone = VisionTransformer(config.backbone, transform)
-        decoder = Decoder(config.decoder, config.backbone.width, config.num_classes, config.decoder_tube)
-        super().__init__(backbone, decoder, multiple=config.backbone.patch_size)
+        decoder = Decoder(config.decoder, config.backbone.width, config.num_classes, config.decoder_tube, config.ndim)
+        super().__init__(backbone, decoder, multiple=config.backbone.patch_shape)
         self.config, self.num_classes = config, config.num_classes
 
     def reset_classifier(self, num_classes: int) -> None:
         """A new last layer for `num_classes`."""
         self.config, self.num_classes = replace(self.config, num_classes=num_classes), num_classes
         old = self.decoder.head
-        new = nn.Conv2d(old.in_channels, num_classes, 1, device=old.weight.device, dtype=old.weight.dtype)
+        new = DENSE_CONVS[self.decoder.ndim](
+            old.in_channels, num_classes, 1, device=old.weight.device, dtype=old.weight.dtype
+        )
         init_conv_(new.weight, new.bias)
         self.decoder.head = new
 
 
-def pad_to_multiple(images: Tensor, multiple: int) -> Tensor:
-    """Images (B, C, H, W) whose sides are multiples of `multiple`: the last row and column are repeated.
+def pad_to_multiple(images: Tensor, multiple: Patch) -> Tensor:
+    """Images (B, C, H, W) or volumes whose sides are multiples of `multiple`: the last row and column are repeated.
 
     >>> import torch
     >>> pad_to_multiple(torch.zeros(1, 3, 100, 128), 8).shape
     torch.Size([1, 3, 104, 128])
     """
-    height, width = images.shape[-2:]
-    # Not -height % multiple, which torch.compile cannot follow for sizes that change.
-    below, right = ((side + multiple - 1) // multiple * multiple - side for side in (height, width))
-    return F.pad(images, (0, right, 0, below), mode="replicate") if below or right else images
+    size = images.shape[2:]
+    # Not -side % step, which torch.compile cannot follow for sizes that change.
+    missing = [
+        (side + step - 1) // step * step - side
+        for side, step in zip(size, patch_shape(multiple, len(size)), strict=True)
+    ]
+    after = [n for side in reversed(missing) for n in (0, side)]
+    return F.pad(images, after, mode="replicate") if any(missing) else images

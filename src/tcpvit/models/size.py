@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from math import prod
 from typing import Any
 
 import torch
@@ -44,9 +45,9 @@ def weight_bytes(config: Any) -> int:
         d = 2**i * backbone.d
         blocks += depth * int((4 + 2 * backbone.mlp_ratio) * tube * d * (d + backbone.slice_coupling.low_rank))
     shared = tube if backbone.slice_coupling.shared else 1
-    pixels = backbone.patch_size**2 * (backbone.in_chans if getattr(backbone, "embedding", "linear") == "linear" else 1)
+    pixels = backbone.pixels * (backbone.in_chans if getattr(backbone, "embedding", "linear") == "linear" else 1)
     numbers = blocks // shared + tube**2 + tokens * width + pixels * backbone.d + width * config.num_classes
-    return 4 * (numbers + 9 * sum(a * b for a, b in _stages(config)))
+    return 4 * (numbers + 3**backbone.ndim * sum(a * b for a, b in _stages(config)))
 
 
 def feature_bytes(config: Any) -> int:
@@ -58,8 +59,7 @@ def feature_bytes(config: Any) -> int:
 
 
 def _tokens(config: Any) -> int:
-    down, across = config.grid_of(*config.image_shape)
-    return down * across
+    return prod(config.grid_of(*config.image_shape))
 
 
 def _stages(config: Any) -> list[tuple[int, int]]:

@@ -66,7 +66,7 @@ class SwinConfig(EncoderConfig):
             check_heads(2**i * self.d, heads, f"width of a slice in stage {i},")
 
     @property
-    def stage_grids(self) -> list[tuple[int, int]]:
+    def stage_grids(self) -> list[tuple[int, ...]]:
         """The grid of every stage: halved by each merge, rounded up."""
         grids = [self.grid_of(*self.image_shape)]
         for _ in self.depths[1:]:

@@ -9,13 +9,28 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from functools import partial
+from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tcpvit.layers import Block, Mlp, PatchEmbed, TAttention, TBlock, TLayerNorm, TMlp, TokenEmbedding, shuffle_slices
+from tcpvit.layers import (
+    Attention,
+    Block,
+    Mlp,
+    PatchEmbed,
+    TAttention,
+    TBlock,
+    TLayerNorm,
+    TMlp,
+    TokenEmbedding,
+    shuffle_slices,
+)
+from tcpvit.layers.embed import patch_grid
+from tcpvit.models.config import ViTConfig
 from tcpvit.models.vit import VisionTransformer
 
 
@@ -42,9 +57,9 @@ class DenseTwin(nn.Module):
         assert model.transform is not None
         config, phi = model.config, model.transform
         C, d, D = config.tube_length, config.d, config.width
-        self.patch_size, self.global_pool = config.patch_size, model.global_pool
+        self.patch_shape, self.global_pool = config.patch_shape, model.global_pool
         self.before = copy.deepcopy(nn.Sequential(model.bands, model.stem))
-        self.patch_embed = PatchEmbed(config.channels, config.patch_size, D)
+        self.patch_embed = PatchEmbed(_input_channels(config), config.patch_shape, D)
         _fold(self.patch_embed.proj, *_patch_matrix(model))
         self.embed = TokenEmbedding((1,), model.embed.grid, D, distilled=config.distilled)
         for name, parameter in self.embed.named_parameters():
@@ -58,10 +73,10 @@ class DenseTwin(nn.Module):
 
     def forward_features(self, images: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, 1+N, D) in the spatial domain, tube fastest."""
-        grid = (images.shape[2] // self.patch_size, images.shape[3] // self.patch_size)
+        grid = patch_grid(images.shape[2:], self.patch_shape)
         x = self.embed(self.patch_embed(self.before(images)), grid)
         for block in self.blocks:
-            x = block(x)
+            x = block(x, grid)
         return self.from_hat(self.norm(x))
 
     def forward(self, images: Tensor) -> Tensor:
@@ -114,7 +129,7 @@ def _twin_block(block: TBlock) -> Block:
     attn, mlp = block.attn, block.mlp
     C, d, hidden = attn.tube, attn.qkv.d_in, mlp.fc1.d_out
     heads = attn.num_heads if attn.joint else C * attn.num_heads
-    twin: Any = Block(C * d, heads)
+    twin: Any = Block(C * d, heads, attn_layer=partial(Attention, along=attn.along))
     twin.mlp = Mlp(C * d, C * hidden)
     twin.norm1, twin.norm2 = SliceLayerNorm(block.norm1), SliceLayerNorm(block.norm2)
     _fold(twin.attn.qkv, *_qkv_matrix(attn))
@@ -156,12 +171,17 @@ def _proj_matrix(attn: TAttention) -> tuple[Tensor, Tensor]:
 
 def _patch_matrix(model: VisionTransformer) -> tuple[Tensor, Tensor]:
     """From a flat patch, (P²·in_chans, channel fastest), to the hat slices of its token, end to end."""
-    config, P = model.config, model.config.patch_size
-    pixels = P * P * config.channels
-    units = torch.eye(pixels).view(pixels, P, P, config.channels).permute(0, 3, 1, 2)  # images of one patch
-    offset = model.patch_embed(torch.zeros(1, config.channels, P, P))  # (C, 1, 1, d)
+    sides, channels = model.config.patch_shape, _input_channels(model.config)
+    pixels = prod(sides) * channels
+    units = torch.eye(pixels).view(pixels, *sides, channels).movedim(-1, 1)  # images of one patch
+    offset = model.patch_embed(torch.zeros(1, channels, *sides))  # (C, 1, 1, d)
     columns = (model.patch_embed(units) - offset).squeeze(2).transpose(0, 1).flatten(1)  # (pixels, C·d)
     return columns.mT, offset.flatten()
+
+
+def _input_channels(config: ViTConfig) -> int:
+    """Of what the patch embedding is given."""
+    return config.in_chans if config.ndim == 3 else config.channels
 
 
 def _end_to_end(x_hat: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """The Vision Transformer (paper, Sections 3 and 4): one skeleton for Std-ViT and TCP-ViT.
 
+Images (B, C, H, W), volumes and clips (B, C, T, H, W) go the same way.
 The two differ in the layers they are given. Inside, tokens are (B, 1+N, D) for Std-ViT and (C, B, 1+N, d) in the hat
 domain for TCP-ViT; outside, both give (B, 1+N, D) with the tube fastest, D = d·C. With `distilled` either is a DeiT:
 a distillation token stands after the class token, (B, 2+N, D), and has its own head. For scenes of many bands a
@@ -8,14 +9,26 @@ truncated transform of the spectrum comes first, and convolutions by slices (`la
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from tcpvit.algebra.transforms import Transform
-from tcpvit.layers import Block, HatTransform, PatchEmbed, TBlock, TLayerNorm, TokenEmbedding, TPatchEmbed
+from tcpvit.layers import (
+    Attention,
+    Block,
+    HatTransform,
+    PatchEmbed,
+    TAttention,
+    TBlock,
+    TLayerNorm,
+    TokenEmbedding,
+    TPatchEmbed,
+)
 from tcpvit.layers.bands import BandDCT, BandStem
 from tcpvit.layers.embed import image_grid
 from tcpvit.layers.fuse import fuse_block_
@@ -61,25 +74,39 @@ class VisionTransformer(Pretrained, nn.Module):
 
     def _build_std(self, config: ViTConfig) -> None:
         self.transform: HatTransform | None = None
-        self.patch_embed: nn.Module = PatchEmbed(config.channels, config.patch_size, config.width)
+        self.patch_embed: nn.Module = PatchEmbed(config.channels, config.patch_shape, config.width)
         self.embed = self._token_embedding((1,))
         self.blocks = nn.ModuleList(
-            Block(config.width, config.num_heads, **config.block_options(i)) for i in range(config.depth)
+            Block(config.width, config.num_heads, attn_layer=self._attention(Attention, i), **config.block_options(i))
+            for i in range(config.depth)
         )
         self.norm: nn.Module = nn.LayerNorm(config.width, eps=EPS)
 
-    def _build_tcp(self, config: ViTConfig, transform: str | Transform | Tensor) -> None:
+    def _build_tcp(self, config: ViTConfig, transform: str | tuple[str, ...] | Transform | Tensor) -> None:
         tube, d = config.tube_length, config.d
-        self.transform = phi = HatTransform(transform, tube)
+        self.transform = phi = HatTransform(transform, config.tube_shape)
         coupling = config.slice_coupling
+        channels = config.in_chans if config.ndim == 3 else config.channels
         self.patch_embed = TPatchEmbed(
-            config.channels, config.patch_size, d, phi, config.embedding, share=coupling.shared
+            channels, config.patch_shape, d, phi, config.embedding, share=coupling.shared, axes=config.tube_axes
         )
         self.embed = self._token_embedding((tube, 1), shared=coupling.shared)
         self.blocks = nn.ModuleList(
-            TBlock(d, config.num_heads, tube, phi, **config.block_options(i)) for i in range(config.depth)
+            TBlock(
+                d,
+                config.num_heads,
+                tube,
+                phi,
+                attn_layer=self._attention(TAttention, i),
+                **config.block_options(i),
+            )
+            for i in range(config.depth)
         )
         self.norm = TLayerNorm(d, tube, joint=coupling.norm, shared=coupling.shared)
+
+    def _attention(self, layer: Callable[..., Any], i: int) -> Callable[..., Any]:
+        """The attention of block i: of a factorised model in turn within frames and along the depth."""
+        return partial(layer, along=("space", "time")[i % 2]) if self.config.factorised else layer
 
     def _token_embedding(self, lead: tuple[int, ...], shared: bool = False) -> TokenEmbedding:
         config = self.config
@@ -124,9 +151,9 @@ class VisionTransformer(Pretrained, nn.Module):
 
     def _encode(self, images: Tensor) -> Tensor:
         """Tokens behind the last block, in the encoder's own layout."""
-        x = self._to_tokens(images)
+        x, grid = self._to_tokens(images), self._grid(images)
         for block in self.blocks:
-            x = block(x)
+            x = block(x, grid)
         return x
 
     def _to_tokens(self, images: Tensor) -> Tensor:
@@ -138,8 +165,8 @@ class VisionTransformer(Pretrained, nn.Module):
         """From the encoder's layout to (B, 1+N, D)."""
         return x if self.transform is None else self.transform.from_hat_tokens(x).flatten(-2)
 
-    def _grid(self, images: Tensor) -> tuple[int, int]:
-        return image_grid(images, self.config.in_chans, self.config.patch_size)
+    def _grid(self, images: Tensor) -> tuple[int, ...]:
+        return image_grid(images, self.config.in_chans, self.config.patch_shape, self.config.ndim)
 
     def unflatten(self, tokens: Tensor) -> Tensor:
         """Flat tokens (..., d·C) as tensor tokens (..., d, C), a view; C = 1 for Std-ViT."""
@@ -159,15 +186,16 @@ class VisionTransformer(Pretrained, nn.Module):
     ) -> Any:
         """Tokens after the blocks `indices` (a count of last blocks, or a list; None: all), as timm gives them.
 
-        "NCHW" gives feature maps (B, D, H/P, W/P), "NLC" tokens (B, N, D). Without `intermediates_only` the result is
-        (final tokens, intermediates); with `return_prefix_tokens` each intermediate is a pair with the class token(s).
+        "NCHW" gives feature maps (B, D, H/P, W/P), of volumes (B, D, T/P, H/P, W/P), "NLC" tokens (B, N, D). Without
+        `intermediates_only` the result is (final tokens, intermediates); with `return_prefix_tokens` each intermediate
+        is a pair with the class token(s).
         """
         if output_fmt not in ("NCHW", "NLC"):
             raise ValueError(f"output_fmt is 'NCHW' or 'NLC', got {output_fmt!r}")
         take = chosen_indices(indices, len(self.blocks), "blocks")
         grid, x, found = self._grid(images), self._to_tokens(images), []
         for i, block in enumerate(self.blocks):
-            x = block(x)
+            x = block(x, grid)
             if i in take:
                 tokens = self._from_hat(self.norm(x) if norm else x)
                 prefix, patches = tokens.tensor_split([self.num_prefix_tokens], dim=1)
@@ -177,12 +205,15 @@ class VisionTransformer(Pretrained, nn.Module):
 
     @torch.no_grad()
     def attention_maps(self, images: Tensor) -> list[Tensor]:
-        """The softmax maps of each block: (C, B, H, 1+N, 1+N) for slice attention, else (B, H, 1+N, 1+N)."""
-        x, maps = self._to_tokens(images), []
+        """The softmax maps of each block: (C, B, H, 1+N, 1+N) for slice attention, else (B, H, 1+N, 1+N).
+
+        In a factorised model there is one for each frame (or place), which B counts too, over the tokens of that alone.
+        """
+        x, maps, grid = self._to_tokens(images), [], self._grid(images)
         block: Any
         for block in self.blocks:
-            maps.append(block.attn.maps(block.norm1(x)))
-            x = block(x)
+            maps.append(block.attn.maps(block.norm1(x), grid))
+            x = block(x, grid)
         return maps
 
     # ------------------------------------------------------------------------------------------------- for inference

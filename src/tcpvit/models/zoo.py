@@ -7,9 +7,11 @@ written by experiments/zoo.py from a run of a study, never by hand.
 from __future__ import annotations
 
 import fnmatch
+import re
 from pathlib import Path
 
 from tcpvit.errors import did_you_mean
+from tcpvit.files import read_text
 from tcpvit.models.pretrained import CONFIG
 
 ZOO = Path(__file__).parent / "zoo"
@@ -29,3 +31,14 @@ def pretrained_folder(name: str) -> Path:
             f"train it with `tcpvit train`"
         )
     return ZOO / name
+
+
+def card_facts(name: str) -> dict[str, str]:
+    """What the card of a preset says was measured, row by row.
+
+    >>> card_facts("tcp_vit_cifar_plus")["parameters"]
+    '43,930'
+    """
+    _, _, facts = read_text(pretrained_folder(name) / CARD).partition("<!-- facts -->")
+    rows = re.findall(r"^\| ([^|]*\S) +\| ([^|]*\S) +\|$", facts.partition("<!-- /facts -->")[0], flags=re.MULTILINE)
+    return {key: value for key, value in rows if not key.startswith("---")}
