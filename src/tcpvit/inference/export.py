@@ -20,30 +20,31 @@ import torch
 from torch import Tensor, nn
 
 import tcpvit
-from tcpvit.data import Images
+from tcpvit.analysis.dry_run import find_example
+from tcpvit.data import Batches, Images, Splits
 from tcpvit.data.augment import normalise
 from tcpvit.data.image_set import PIXEL_SCALE
 from tcpvit.errors import did_you_mean
 from tcpvit.files import temporary_folder
 from tcpvit.inference.evaluate import recipe_for
-from tcpvit.inference.exported import FORMATS, KEY, SUFFIXES, About, Format, load_exported, require
+from tcpvit.inference.exported import FORMATS, KEY, SUFFIXES, About, ExportedModel, Format, load_exported, require
 from tcpvit.inference.loading import LoadedModel, Weights, load_model
 from tcpvit.inference.pixels import FromPixels
 from tcpvit.inference.quantise import Int8, check_int8, quantise
 from tcpvit.models.deploy import Form, deployed
 from tcpvit.models.segmenter import EncoderDecoder
-from tcpvit.tables import Bytes, Table
+from tcpvit.tables import Bytes, Table, percent
 from tcpvit.tensorize import materialize_
-from tcpvit.analysis.dry_run import find_example
 from tcpvit.training.build import load_splits
-from tcpvit.training.evaluation import unwrapped
-from tcpvit.training.tasks import Classification, Segmentation
+from tcpvit.training.evaluation import evaluate, unwrapped
+from tcpvit.training.metrics import LABELS
+from tcpvit.training.tasks import Classification, Segmentation, task_for
 
 BATCHES = (1, 3, 7)  # at which a file is compared with its model
 TOLERANCE = 1e-4  # of the largest number that the model gives
 OPSET = 20  # the first with GELU
 MOST = 2**16  # images in a batch
-SIDES = ((37, 29), (64, 96))  # images of other sizes, for files that resize
+CALIBRATED, SCORED = 256, 1000  # images for the ranges of static int8, and for accuracy before and after
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,10 @@ class Exported:
     checked_on: str
     int8: str | None = None
     int8_difference: float | None = None
+    metric: str | None = None  # of these, on `scored` images: the model's and the int8 file's
+    scored: int = 0
+    before: float | None = None
+    after: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready."""
@@ -73,6 +78,9 @@ class Exported:
         table.add("largest difference", f"{self.difference:.2g} (of numbers up to {self.largest:.2g})")
         if self.int8_difference is not None:
             table.add(f"largest difference, int8 {self.int8}", f"{self.int8_difference:.2g}")
+        if self.metric is not None and self.before is not None and self.after is not None:
+            row = f"{LABELS[self.metric]} before and after, {self.scored:,} images"
+            table.add(row, f"{percent(self.before)} and {percent(self.after)}")
         if self.operations:
             common = sorted(self.operations.items(), key=lambda item: (-item[1], item[0]))
             table.add("operations", ", ".join(f"{count} {name}" for name, count in common))
@@ -81,10 +89,11 @@ class Exported:
 
 @dataclass(frozen=True)
 class Sample:
-    """Images to compare a file and its model on: pixels, and where they are from."""
+    """Images to compare a file and its model on: pixels, where they are from, and the set that has more of them."""
 
     pixels: Tensor  # (n, C, *size)
     source: str
+    splits: Splits | None = None
 
 
 def export_model(
@@ -110,7 +119,7 @@ def export_model(
     require(format)
     check_int8(int8, format, preprocess)
     loaded = target if isinstance(target, LoadedModel) else load_model(target, weights)
-    if isinstance(loaded.model, tcpvit.inference.exported.ExportedModel):
+    if isinstance(loaded.model, ExportedModel):
         raise ValueError(f"{target} is an exported file already; export the run or model that it was made of")
     suffix = {kind: suffix for suffix, kind in SUFFIXES.items()}[format]
     path = Path(out or f"{loaded.name}{suffix}")
@@ -126,9 +135,7 @@ def export_model(
         difference, largest = compare(made, loaded, about, sample, tolerance)
         found = Exported(str(path), format, form, 0, operations, difference, largest, sample.source)
         if int8 is not None:
-            quantise(made, int8, normalised(loaded, about, sample.pixels))
-            off, _ = compare(made, loaded, about, sample, float("inf"))
-            found = replace(found, int8=int8, int8_difference=off)
+            found = replace(found, **make_int8(made, int8, loaded, about, sample))
         parts = sorted(folder.iterdir(), key=lambda part: part.name == path.name)  # the file that is asked for last
         found = replace(found, bytes=sum(part.stat().st_size for part in parts))
         for part in parts:
@@ -184,7 +191,8 @@ def sample_images(loaded: LoadedModel, about: About, data: str | None, root: str
         try:
             recipe = recipe_for(loaded, data).data
             splits = load_splits(replace(recipe, root=str(root)) if root is not None else recipe)
-            return _take(splits.test, about, 512 if data is not None else wanted)
+            pixels = _take(splits.test, about, wanted)
+            return Sample(pixels, f"{len(pixels)} images of {splits.test.source}", splits)
         except (ValueError, OSError, ImportError):
             if data is not None:
                 raise
@@ -198,13 +206,31 @@ def sample_images(loaded: LoadedModel, about: About, data: str | None, root: str
     return Sample((waves * PIXEL_SCALE[dtype]).to(dtype), "made images; name real ones with --data")
 
 
-def _take(images: Images, about: About, most: int) -> Sample:
-    """The first images of a set, which should have the model's shape."""
+def _take(images: Images, about: About, most: int) -> Tensor:
+    """The pixels of the first images of a set, which should have the model's shape."""
     if list(images.image_shape) != about["image_shape"]:
         found, wanted = ("×".join(map(str, shape)) for shape in (images.image_shape, about["image_shape"]))
         raise ValueError(f"the images of {images.source} are {found}, the model takes {wanted}; name another set")
-    taken = images.fetch(torch.arange(min(len(images), most))).images
-    return Sample(taken, f"{len(taken):,} images of {images.source}")
+    return images.fetch(torch.arange(min(len(images), most))).images
+
+
+def make_int8(file: Path, int8: Int8, loaded: LoadedModel, about: About, sample: Sample) -> dict[str, Any]:
+    """Round the file to int8, and say what that costs: the difference, and the metric before and after."""
+    if int8 == "static" and sample.splits is None:
+        raise ValueError("static int8 needs images for its ranges; name a set with --calibrate")
+    pixels = sample.pixels if sample.splits is None else _take(sample.splits.train, about, CALIBRATED)
+    quantise(file, int8, normalised(loaded, about, pixels))
+    off, _ = compare(file, loaded, about, sample, float("inf"))
+    found: dict[str, Any] = {"int8": int8, "int8_difference": off}
+    if sample.splits is None:
+        return found
+    images = loaded.prepare(sample.splits.test)
+    images = images.subset(torch.arange(min(len(images), SCORED)))
+    task = task_for(images)
+    for name, model in (("before", loaded.model), ("after", load_exported(file).model)):
+        metrics = evaluate(model, Batches(images, 50), task)
+        found[name] = metrics.summary()[task.metric]
+    return {**found, "metric": task.metric, "scored": len(images)}
 
 
 def normalised(loaded: LoadedModel, about: About, pixels: Tensor) -> Tensor:
@@ -261,7 +287,7 @@ def write_graph(graph: nn.Module, path: Path, format: Format, about: About, exam
             program.example_inputs = None
             torch.export.save(program, path, extra_files={f"{KEY}.json": json.dumps(about)})
             calls = [str(node.target) for node in program.graph.nodes if node.op == "call_function"]
-            return dict(Counter(call.removeprefix("aten.").partition(".")[0] for call in calls))
+            return dict(Counter(call.split(".")[1] for call in calls if call.startswith("aten.")))
         proto = as_onnx(program, about)
         if format == "onnx":
             path.write_bytes(proto.SerializeToString())
@@ -274,10 +300,13 @@ def as_onnx(program: Any, about: About) -> Any:
     """The program as an ONNX message, without the exporter's notes on where each node comes from."""
     import onnx
 
-    proto = torch.onnx.export(
-        program, dynamo=True, verbose=False, opset_version=OPSET, input_names=["images"], output_names=[about["output"]]
-    ).model_proto
-    for thing in (*proto.graph.node, *proto.graph.initializer, *proto.graph.value_info, *proto.graph.input, *proto.graph.output, proto.graph):  # fmt: skip
+    names = {"input_names": ["images"], "output_names": [about["output"]]}
+    made = torch.onnx.export(program, dynamo=True, verbose=False, opset_version=OPSET, **names)  # type: ignore[arg-type]
+    assert made is not None
+    proto = made.model_proto
+    graph = proto.graph
+    del graph.value_info[:]  # shapes, which every runtime infers
+    for thing in (*graph.node, *graph.initializer, *graph.input, *graph.output, graph):
         thing.ClearField("metadata_props")
         thing.ClearField("doc_string")
     del proto.metadata_props[:]

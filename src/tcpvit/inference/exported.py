@@ -65,8 +65,8 @@ class ExportedModel(nn.Module):
             return images.new_zeros(0, len(self.about["classes"]), *self._map_shape())
         inputs = images.float().cpu()
         inputs = self._as_pixels(inputs) if self.about["input"] == "pixels" else inputs
-        found = torch.from_numpy(self.run(inputs.numpy())).to(images.device)
-        return found.clamp_min(1e-30).log() if self.about["output"] == "probabilities" else found
+        given = torch.from_numpy(self.run(inputs.numpy())).to(images.device)
+        return given.clamp_min(1e-30).log() if self.about["output"] == "probabilities" else given
 
     def _map_shape(self) -> tuple[int, ...]:
         return tuple(self.about["image_shape"][1:]) if self.about["task"] == "segmentation" else ()
@@ -75,7 +75,7 @@ class ExportedModel(nn.Module):
         """Back from normalised images to the pixels that they were."""
         about = self.about["preprocessing"]
         assert about is not None
-        mean, std = (torch.tensor(about[name]).view(-1, *[1] * (images.ndim - 2)) for name in ("mean", "std"))  # type: ignore[literal-required]
+        mean, std = (torch.tensor(about[name]).view(-1, *[1] * (images.ndim - 2)) for name in ("mean", "std"))
         kind = about.get("dtype", "uint8")
         pixels = images * std + mean
         if kind == "float32":
@@ -115,9 +115,7 @@ def require(kind: str) -> None:
         try:
             importlib.import_module(package)
         except ImportError as error:
-            raise ImportError(
-                f"{kind} files need {package}: pip install 'tcpvit[{EXTRAS[kind]}]' ({error})"
-            ) from error
+            raise ImportError(f"{kind} files need {package}: pip install 'tcpvit[{EXTRAS[kind]}]' ({error})") from error
 
 
 def read_about(path: Path, text: str | None) -> About:

@@ -46,7 +46,7 @@ class FromPixels(nn.Module):
 
     def _resized(self, x: Tensor) -> Tensor:
         lengths = [length_of(x, axis) for axis in range(2, x.ndim)]
-        shortest = torch.stack(lengths).amin()
+        shortest = torch.stack(lengths).amin(dim=0)
         for axis in range(x.ndim - 1, 1, -1):  # across before down, as Pillow
             whole = lengths[axis - 2]
             kept = shortest if self.fit == "crop" else whole

@@ -28,7 +28,9 @@ from tcpvit.models.vit import VisionTransformer
 Form = Literal["auto", "slices", "split", "dense", "mixed"]
 FORMS: tuple[str, ...] = get_args(Form)
 MOST_SLICES = 4  # beyond, one batched product serves all slices
-DENSE_WIDTH = 32  # slices up to this width: their attention maps are faster dense, in every runtime (benchmarks/deploy.py)
+DENSE_WIDTH = (
+    32  # slices up to this width: their attention maps are faster dense, in every runtime (benchmarks/deploy.py)
+)
 
 
 def deployed(model: nn.Module, form: Form = "auto") -> nn.Module:
@@ -44,7 +46,7 @@ def deployed(model: nn.Module, form: Form = "auto") -> nn.Module:
     """
     if form not in FORMS:
         raise ValueError(f"no form of a graph is called {form!r}{did_you_mean(form, FORMS)}")
-    plain = copy.deepcopy(model).eval().requires_grad_(False)
+    plain: Any = copy.deepcopy(model).eval().requires_grad_(False)
     if hasattr(plain, "fuse_"):
         plain.fuse_()
     if form == "auto":
@@ -76,7 +78,7 @@ def as_rows(slices: Tensor) -> Tensor:
 
 def linear(matrix: Tensor, shift: Tensor) -> nn.Linear:
     """A layer that computes x @ matrix + shift."""
-    layer = nn.Linear(*matrix.shape, device="meta")
+    layer = nn.Linear(matrix.shape[0], matrix.shape[1], device="meta")
     layer.weight, layer.bias = nn.Parameter(matrix.mT.contiguous()), nn.Parameter(shift.contiguous())
     return layer
 
@@ -274,7 +276,7 @@ class RowsViT(nn.Module):
 
         parts = [dense_map(through(head), tube, d) for head in heads]
         matrix = torch.cat([matrix for matrix, _ in parts]) / len(heads)
-        return matrix, sum(shift for _, shift in parts) / len(heads)
+        return matrix, torch.stack([shift for _, shift in parts]).mean(0)
 
     def forward(self, images: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, classes)."""

@@ -1,0 +1,275 @@
+"""Exported files give the model's numbers in real runtimes; what is no such file is refused in a sentence."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import tcpvit
+from tcpvit.data.images import _box, resize_pixels
+from tcpvit.inference import export, export_model, load_model, predict_files
+from tcpvit.inference.evaluate import measure
+from tcpvit.inference.exported import FORMATS, SUFFIXES, load_exported, refuse_code
+from tcpvit.inference.pixels import FromPixels, along, enlarging
+from tcpvit.training import train
+
+onnx = pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+FILES = {kind: f"model{suffix}" for suffix, kind in SUFFIXES.items()}
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch, recipe, splits):
+    """A run of a TCP-ViT, and images of its test part as files."""
+    monkeypatch.chdir(tmp_path)
+    train(recipe.override(["schedule.epochs=1", "model.options.depth=1"]), "run", splits=splits)
+    monkeypatch.setattr(export, "load_splits", lambda data: splits)
+    monkeypatch.setattr("tcpvit.inference.evaluate.load_splits", lambda data: splits)
+    for i, image in enumerate(splits.test.images[:5]):
+        Image.fromarray(image.permute(1, 2, 0).numpy()).resize((40 + 3 * i, 33)).save(f"{i}.png")
+    return tmp_path
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_file_is_measured_and_predicts_as_its_run(place, kind):
+    if kind == "openvino":
+        pytest.importorskip("openvino")
+    found = export_model("run", FILES[kind], format=kind)
+    assert found.difference < 1e-5
+    assert found.checked_on == "11 images of made"
+    left = {path.name for path in place.iterdir()} - {"run", *(f"{i}.png" for i in range(5))}
+    assert left == ({"model.xml", "model.bin"} if kind == "openvino" else {FILES[kind]})
+
+    assert measure(FILES[kind], "made").metrics.summary() == pytest.approx(
+        measure("run", "made").metrics.summary(), rel=1e-4
+    )
+    files = [f"{i}.png" for i in range(5)]
+    own, again = (predict_files(load_model(target), files).found for target in ("run", FILES[kind]))
+    for mine, its in zip(own, again, strict=True):
+        assert mine.labels == its.labels
+        assert mine.probabilities == pytest.approx(its.probabilities, abs=1e-5)
+
+
+def test_metadata_come_back(place):
+    export_model("run", "model.onnx")
+    kept = {item.key: item.value for item in onnx.load("model.onnx").metadata_props}
+    about, loaded = json.loads(kept["tcpvit"]), load_model("run")
+    assert about["preprocessing"] == loaded.preprocessing == load_model("model.onnx").preprocessing
+    assert about["classes"] == loaded.preprocessing["classes"]
+    assert (about["metric"], about["input"], about["output"]) == ("top1", "normalised", "logits")
+    assert about["version"] == tcpvit.__version__
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_with_preprocessing_inside_it_takes_pixels_of_any_size(place, kind):
+    if kind == "openvino":
+        pytest.importorskip("openvino")
+    export_model("run", FILES[kind], format=kind, preprocess=True)
+    again = load_exported(place / FILES[kind])
+    for i in range(3):
+        pixels = np.asarray(Image.open(f"{i}.png").convert("RGB")).transpose(2, 0, 1)[None]
+        chances = again.model.run(pixels.copy())[0]
+        (mine,) = predict_files(load_model("run"), [f"{i}.png"], top=3).found
+        wanted = dict(zip(mine.labels, mine.probabilities, strict=True))
+        found = dict(zip(again.preprocessing["classes"], chances.tolist(), strict=True))
+        assert found == pytest.approx(wanted, abs=0.02)  # Pillow may round a pixel to the next of 255 levels
+        assert sum(found.values()) == pytest.approx(1, abs=1e-5)
+    (same,) = predict_files(again, ["0.png"], top=3).found  # resized by Pillow, so that the file has nothing to resize
+    (mine,) = predict_files(load_model("run"), ["0.png"], top=3).found
+    assert same.probabilities == pytest.approx(mine.probabilities, abs=1e-5)
+
+
+@pytest.mark.parametrize("fit", ["crop", "squash"])
+@pytest.mark.parametrize(("dtype", "top", "levels"), [("uint8", 255, 1), ("uint16", 65535, 1), ("float32", 1, 1e-5)])
+def test_resizing_in_a_graph_is_pillows(fit, dtype, top, levels):
+    for height, width in ((37, 29), (64, 96), (16, 16), (5, 90)):
+        pixels = (np.random.default_rng(0).random((height, width, 3)) * top).astype(dtype)
+        wanted = resize_pixels(pixels, (16, 16), _box((width, height), fit, None)).transpose(2, 0, 1)
+        about = {"image_shape": [3, 16, 16], "task": "classification", "mean": [0] * 3, "std": [1] * 3}
+        module = FromPixels(torch.nn.Identity(), about, fit, getattr(torch, dtype))
+        found = module._resized(torch.from_numpy(pixels.transpose(2, 0, 1)[None].astype(np.float32)))[0]
+        assert np.abs(found.numpy() - wanted.astype(np.float32)).max() <= levels
+
+
+@pytest.mark.parametrize("places", [40, 16, 9])
+def test_masks_are_enlarged_as_torch_does(places):
+    x = torch.randn(1, 2, 16, 16)
+    wanted = torch.nn.functional.interpolate(x, (16, places), mode="bilinear")
+    torch.testing.assert_close(along(x, 3, enlarging(16, places, x)), wanted, atol=1e-5, rtol=1e-5)
+
+
+def test_a_file_that_differs_is_not_left(place):
+    (place / "model.onnx").write_text("what stood there")
+    with pytest.raises(ValueError, match=r"differs from its model by .* nothing was written"):
+        export_model("run", "model.onnx", tolerance=0)
+    assert (place / "model.onnx").read_text() == "what stood there"
+    assert not list(place.glob(".exporting*"))
+
+
+def test_as_a_program_and_killed_in_the_middle(place):
+    tcpvit.save_pretrained(load_model("run").model, "saved")
+
+    def run(*args: str, code: str = "import sys; from tcpvit.cli import main; sys.exit(main(sys.argv[1:]))"):
+        command = [sys.executable, "-c", code, *args]
+        return subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+
+    kill = "import os, signal, sys; from tcpvit.inference import export; from tcpvit.cli import main\n"
+    kill += "export.compare = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\nmain(sys.argv[1:])"
+    killed = run("export", "saved", "--out", "model.onnx", code=kill)
+    assert killed.returncode == -9
+    assert not (place / "model.onnx").exists()
+    assert len(list(place.glob(".exporting*"))) == 1
+
+    done = run("export", "saved", "--out", "model.onnx", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["difference"] < 1e-5
+    assert not list(place.glob(".exporting*"))  # what the killed one left is gone, too
+    assert [path.name for path in place.glob("model*")] == ["model.onnx"]
+
+    too_exact = run("export", "saved", "--out", "other.onnx", "--tolerance", "0")
+    assert (too_exact.returncode, (place / "other.onnx").exists()) == (1, False)
+    assert "Traceback" not in too_exact.stderr
+    assert "nothing was written" in too_exact.stderr
+
+
+@pytest.mark.parametrize("int8", ["dynamic", "static"])
+def test_int8_says_what_it_costs(place, int8):
+    found = export_model("run", "model.onnx", int8=int8, data="made")
+    assert found.difference < 1e-5 < found.int8_difference
+    assert (found.metric, found.scored) == ("top1", 20)
+    assert found.before == measure("run", "made").metrics.summary()["top1"]
+    assert found.after == measure("model.onnx", "made").metrics.summary()["top1"]
+    kinds = {node.op_type for node in onnx.load("model.onnx").graph.node}
+    assert kinds & {"MatMulInteger", "QuantizeLinear", "DynamicQuantizeLinear"}
+
+
+def small(name: str, **options):
+    return tcpvit.create_model(name, **options)
+
+
+SMALL = {"img_size": 32, "embed_dim": 24, "depths": (2, 2), "num_heads": (1, 2), "window_size": 4, "num_classes": 5}
+OTHERS = {
+    "std_vit_cifar": {"depth": 1},
+    "tcp_vit_cifar_wide": {"depth": 1},
+    "tcp_deit_tiny": {"depth": 1, "img_size": 32},
+    "std_swin_tiny": SMALL,
+    "tcp_swin_tiny": SMALL,
+    "tcp_vit_pet_full": {"backbone": {"img_size": 32, "depth": 1}},
+    "std_vit_pet": {"backbone": {"img_size": 32, "depth": 1}},
+    "tcp_scene": {"depth": 1},
+    "tcp_scene_stem": {"depth": 1},
+    "tcp_vit_cifar": {"img_size": [4, 8, 8], "patch_size": [2, 4, 4], "tube": "depth", "depth": 1},
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_every_kind_of_model(tmp_path, name):
+    tcpvit.save_pretrained(small(name, **OTHERS[name]), tmp_path / "saved")
+    found = export_model(tmp_path / "saved", tmp_path / "model.onnx")
+    assert found.difference < 1e-4
+    assert (tmp_path / "model.onnx").stat().st_size == found.bytes
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in tcpvit.list_models() if "base" not in name])
+@pytest.mark.parametrize("kind", FORMATS)
+def test_every_preset(tmp_path, name, kind):
+    if kind == "openvino":
+        pytest.importorskip("openvino")
+    assert export_model(name, tmp_path / FILES[kind], format=kind).difference < 1e-3
+
+
+def test_what_tensorize_gives(tmp_path):
+    timm = pytest.importorskip("timm")
+    model = timm.create_model(
+        "vit_tiny_patch16_224", img_size=32, patch_size=8, embed_dim=48, depth=1, num_heads=3, num_classes=4
+    )
+    tcpvit.tensorize_(model, tcpvit.TensorizeConfig(tube=3))
+    tcpvit.save_pretrained(model, tmp_path / "saved")
+    assert export_model(tmp_path / "saved", tmp_path / "model.onnx").difference < 1e-4
+
+
+@pytest.mark.slow
+def test_what_tensorize_gives_of_transformers(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    config = transformers.ViTConfig(
+        image_size=32, patch_size=8, hidden_size=48, num_hidden_layers=1, num_attention_heads=3, intermediate_size=96
+    )
+    model = transformers.ViTForImageClassification(config).eval()
+    tcpvit.tensorize_(model, tcpvit.TensorizeConfig(tube=3))
+    tcpvit.save_pretrained(model, tmp_path / "saved")
+    assert export_model(tmp_path / "saved", tmp_path / "model.onnx").difference < 1e-4
+
+
+def test_what_cannot_be_exported(place):
+    with pytest.raises(ValueError, match="did you mean 'onnx'"):
+        export_model("run", format="onx")
+    with pytest.raises(ValueError, match=r"called NAME\.onnx, got model\.pt2"):
+        export_model("run", "model.pt2")
+    with pytest.raises(ValueError, match="not known; export it without --preprocess"):
+        export_model("tcp_vit_cifar", preprocess=True)
+    with pytest.raises(ValueError, match="int8 is made for --format onnx"):
+        export_model("run", format="torch-export", int8="dynamic")
+    tcpvit.save_pretrained(small("tcp_vit_cifar", depth=1), "untrained")
+    with pytest.raises(ValueError, match="needs images for its ranges"):
+        export_model("untrained", int8="static")
+    export_model("run", "model.onnx")
+    with pytest.raises(ValueError, match="is an exported file already"):
+        export_model("model.onnx", "again.onnx")
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_damaged_files_are_named(place, kind):
+    if kind == "openvino":
+        pytest.importorskip("openvino")
+    export_model("run", FILES[kind], format=kind)
+    whole = (place / FILES[kind]).read_bytes()
+    for content in (b"", b"nothing of the kind", whole[: len(whole) // 2]):
+        (place / FILES[kind]).write_bytes(content)
+        with pytest.raises(ValueError, match=rf"^{FILES[kind]} [^\n]*$"):
+            load_model(FILES[kind])
+    with pytest.raises(ValueError, match="is no file"):
+        load_model(f"missing{FILES[kind]}")
+
+
+def test_files_that_lead_to_others_or_hold_code_are_refused(place):
+    export_model("run", "model.onnx")
+    proto = onnx.load("model.onnx")
+    onnx.save_model(proto, "outside.onnx", save_as_external_data=True, location="weights.bin", size_threshold=0)
+    with pytest.raises(ValueError, match="keeps its weights in other files"):
+        load_model("outside.onnx")
+    del proto.metadata_props[:]
+    onnx.save_model(onnx.load("model.onnx"), "own.onnx")
+    onnx.save_model(proto, "foreign.onnx")
+    with pytest.raises(ValueError, match="was not made by `tcpvit export`"):
+        load_model("foreign.onnx")
+    with zipfile.ZipFile("pickled.pt2", "w") as archive:
+        archive.writestr("model/data/weights/model_weights_config.json", '{"config": {"w": {"use_pickle":true}}}')
+    with pytest.raises(ValueError, match="pickles or compiled code"):
+        load_model("pickled.pt2")
+    export_model("run", "model.pt2", format="torch-export")
+    refuse_code(place / "model.pt2")
+
+
+def test_a_missing_extra_is_named(place, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(ImportError, match=r"pip install 'tcpvit\[export\]'"):
+        export_model("run", "model.onnx")
+    assert not (place / "model.onnx").exists()
+    monkeypatch.setitem(sys.modules, "openvino", None)
+    with pytest.raises(ImportError, match=r"pip install 'tcpvit\[openvino\]'"):
+        export_model("run", format="openvino")
+
+
+def test_other_images_than_the_files_are_refused(place):
+    export_model("run", "model.onnx")
+    with pytest.raises(ValueError, match=r"takes images of 3×8×8, got 3×9×9|takes images of"):
+        load_model("model.onnx").model(torch.zeros(1, 3, 9, 9))
