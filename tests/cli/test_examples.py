@@ -78,6 +78,7 @@ def prepared(tmp_path_factory) -> Path:
             "train demo --model std_vit_cifar --name short --quiet",
             "train paper-classification --model std_vit_cifar --name std --quiet",
             "demo",
+            "export tcp_vit_cifar_plus --out plus.onnx",
         ):
             assert app.main(shlex.split(command)) == 0
     return folder
