@@ -4,9 +4,9 @@
     python -m benchmarks.deploy --shapes cifar --batches 1 --threads 1 --runtimes onnxruntime --seconds 5
     python -m benchmarks.deploy --tables               the tables alone, from the record
 
-All models of a setting run in turns, in one process, and the best time of each counts. Times of one thread are processor
-time, which a busy machine spoils little; times of several threads are those of the clock. In eager PyTorch each model
-takes the faster of two forms, itself (fused) and `deployed`. Everything is float32, in OpenVINO too.
+All models of a setting run in turns, in one process, and the best time of each counts. Times of one thread are those
+of the processor, which a busy machine spoils little; times of several threads are those of the clock. In eager PyTorch
+models run as they are (fused) and as `deployed` rewrites them. Everything is float32, in OpenVINO too.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from tcpvit.analysis.bench import JOINT, SHAPES, SLICE, STD, build, builders, fo
 from tcpvit.files import write_json
 from tcpvit.inference.export import quiet, write_graph
 from tcpvit.inference.exported import SUFFIXES, About, Format, load_exported
-from tcpvit.models.deploy import Form, deployed
+from tcpvit.models.deploy import MOST_SLICES, Form, deployed
 from tcpvit.timing import interleaved, using_threads
 
 ROOT = Path(__file__).parents[1]
@@ -37,12 +38,12 @@ RECORD, PAGE = ROOT / "results" / "bench" / "deploy.json", ROOT / "docs" / "depl
 MODELS = (STD, SLICE, JOINT, "timm")
 RUNTIMES: dict[str, Format | None] = {
     "eager": None,
+    "eager, deployed": None,
     "compile": None,
     "onnxruntime": "onnx",
     "openvino": "openvino",
 }
-Runs = dict[tuple[str, str], Callable[[], object]]
-FORMS: tuple[Form, ...] = ("dense", "mixed")  # of the eager model, beside its own
+Runs = dict[str, Callable[[], object]]
 
 MEMORY = """
 import json, resource, sys, numpy as np
@@ -99,7 +100,7 @@ def torch_call(model: nn.Module, images: Tensor) -> Callable[[], object]:
 def contenders(
     runtime: str, models: dict[str, nn.Module], images: Tensor, threads: int, folder: Path
 ) -> tuple[Runs, dict[str, int]]:
-    """What runs in turns, by model and form, and the bytes of the files."""
+    """What runs in turns, by model, and the bytes of the files."""
     runs: Runs = {}
     sizes: dict[str, int] = {}
     for name, model in models.items():
@@ -108,15 +109,13 @@ def contenders(
             path = write_file(model, name, folder, kind, images)
             sizes[name] = sum(part.stat().st_size for part in folder.glob(f"{path.stem}.*") if _belongs(part, path))
             call, inputs = load_exported(path, threads).model.run, images.numpy()  # type: ignore[union-attr]
-            runs[name, "file"] = lambda call=call, inputs=inputs: call(inputs)  # type: ignore[misc]
+            runs[name] = lambda call=call, inputs=inputs: call(inputs)  # type: ignore[misc]
         elif runtime == "compile":
             compiled = torch.compile(for_inference(model), fullgraph=True, dynamic=False)
-            runs[name, "own"] = torch_call(compiled, images)  # type: ignore[arg-type]
+            runs[name] = torch_call(compiled, images)  # type: ignore[arg-type]
         else:
-            runs[name, "own"] = torch_call(for_inference(model), images)
-            if name != "timm" and images.shape[1] <= 4:
-                for form in FORMS:
-                    runs[name, form] = torch_call(deployed(model, form), images)
+            form: Form = "auto" if len(images) > 1 or images.shape[1] > MOST_SLICES else "dense"
+            runs[name] = torch_call(for_inference(model) if runtime == "eager" else deployed(model, form), images)
     return runs, sizes
 
 
@@ -138,12 +137,10 @@ def measure(shape: str, batch: int, threads: int, runtime: str, seconds: float, 
     images = SHAPES[shape].images(batch)
     with using_threads(threads), quiet():
         runs, sizes = contenders(runtime, models, images, threads, folder)
-        times = interleaved(runs, seconds, time.process_time if threads == 1 else time.perf_counter)
-    best = {name: min(t for (who, _), t in times.items() if who == name) for name in models}
+        best = interleaved(runs, seconds, time.process_time if threads == 1 else time.perf_counter)
     rows = []
     for name in models:
-        form = min((t, form) for (who, form), t in times.items() if who == name)[1]
-        row = {"shape": shape, "batch": batch, "threads": threads, "runtime": runtime, "model": name, "form": form}
+        row = {"shape": shape, "batch": batch, "threads": threads, "runtime": runtime, "model": name}
         row |= {"ms": round(1e3 * best[name], 4), "speedup": round(best[STD] / best[name], 4)}
         if name in sizes:
             row["file_bytes"] = sizes[name]
@@ -197,20 +194,15 @@ def main() -> None:
     asked = parser.parse_args()
     rows = json.loads(RECORD.read_text())["rows"] if (asked.keep or asked.tables) and RECORD.exists() else []
     if not asked.tables:
+        record = facts(f"python -m benchmarks.deploy {' '.join(sys.argv[1:])}")
         for shape in asked.shapes:
             with tempfile.TemporaryDirectory() as folder:
-                for batch in asked.batches:
-                    for threads in asked.threads:
-                        for runtime in asked.runtimes:
-                            new = measure(shape, batch, threads, runtime, asked.seconds, Path(folder))
-                            where = {"shape": shape, "batch": batch, "threads": threads, "runtime": runtime}
-                            rows = [row for row in rows if not where.items() <= row.items()] + new
-                            print(
-                                where,
-                                {row["model"]: (row["ms"], row["speedup"], row["form"]) for row in new},
-                                flush=True,
-                            )
-                            write_json(RECORD, {"facts": facts(), "rows": rows})
+                for batch, threads, runtime in product(asked.batches, asked.threads, asked.runtimes):
+                    new = measure(shape, batch, threads, runtime, asked.seconds, Path(folder))
+                    where = {"shape": shape, "batch": batch, "threads": threads, "runtime": runtime}
+                    rows = [row for row in rows if not where.items() <= row.items()] + new
+                    print(where, [(row["model"], row["ms"], row["speedup"]) for row in new], flush=True)
+                    write_json(RECORD, {"facts": record, "rows": rows})
     fill(PAGE, tables(rows))
 
 
