@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from benchmarks.speed.contenders import PAPER, PLAIN
 from tcpvit.analysis import count_flops
-from tcpvit.analysis.bench import SLICE, STD, Shape, for_inference, forward_step, training_step
+from tcpvit.analysis.bench import SLICE, Shape, Speed, for_inference, forward_step, speed_of, training_step
 from tcpvit.timing import interleaved, using_threads
 
 PEAK = "one matrix product"
@@ -37,26 +37,14 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Measurement:
-    """One model of one shape in one setting: best milliseconds, and what they are beside Std-ViT, FLOPs and peak.
+class Measurement(Speed):
+    """A speed beside the machine's peak, in one setting.
 
-    Speed-ups and `flops_ratio` are Std-ViT's time or FLOPs over this model's. FLOPs are those of one image; a share is
-    FLOPs a second over those of one large matrix product in the same run. Compiled models have the seconds that their
-    first call took.
+    A share is FLOPs a second over those of one large matrix product in the same run. Compiled models have the seconds
+    that their first call took.
     """
 
-    shape: str
-    model: str
-    threads: int
-    precision: str
     compiled: bool
-    parameters: int
-    flops: int
-    flops_ratio: float
-    forward_ms: float
-    training_ms: float
-    forward_speedup: float
-    training_speedup: float
     forward_share: float
     training_share: float
     peak_gflops: float
@@ -77,18 +65,11 @@ def measure(
     peak = 2 * PEAK_SIZE**3 / min(forward[PEAK], training[PEAK])
     return [
         Measurement(
+            **speed_of(model, net, flops, forward, training),
             shape=name,
-            model=model,
             threads=setting.threads,
             precision=setting.precision,
             compiled=setting.compiled,
-            parameters=sum(p.numel() for p in net.parameters()),
-            flops=flops[model],
-            flops_ratio=round(flops[STD] / flops[model], 4),
-            forward_ms=round(1e3 * forward[model], 4),
-            training_ms=round(1e3 * training[model], 4),
-            forward_speedup=round(forward[STD] / forward[model], 4),
-            training_speedup=round(training[STD] / training[model], 4),
             forward_share=round(flops[model] * shape.batch / forward[model] / peak, 4),
             training_share=round(BACKWARD * flops[model] * shape.batch / training[model] / peak, 4),
             peak_gflops=round(peak / 1e9, 2),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sized
@@ -15,13 +16,19 @@ from rich.progress import Progress as Bar
 from rich.text import Text
 
 from tcpvit.errors import printable
-from tcpvit.progress import Item, Progress, Row, RunSummary, State, say
+from tcpvit.progress import Item, Progress, Row, RunSummary, State
 from tcpvit.tables import Table, Written, duration, percent, render
 
 BEST = "★"
 NUMBERS = 27  # characters that "1,000/1,000  0:00:09 left" and the spaces beside it take
 DELAY = 2.0  # seconds of a loop before it has a bar
 Rewrite = Callable[[str], str]  # of a message before it is shown
+
+
+def say(text: str) -> None:
+    """Write a message for the user on stderr."""
+    shown = "\n".join(map(printable, text.split("\n")))
+    print(f"tcpvit: {shown}", file=sys.stderr, flush=True)
 
 
 class MessagesOnly(Progress):

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import logging
 import shlex
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeVar
-
-from tcpvit.errors import printable
 
 Item = TypeVar("Item")
 Row = dict[str, float]  # the numbers of an epoch or of a step, by column
@@ -105,9 +102,3 @@ class NoMessages(Progress):
 
     def message(self, text: str) -> None:
         """Shown by another process."""
-
-
-def say(text: str) -> None:
-    """Write a message for the user on stderr."""
-    shown = "\n".join(map(printable, text.split("\n")))
-    print(f"tcpvit: {shown}", file=sys.stderr, flush=True)

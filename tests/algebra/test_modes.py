@@ -46,6 +46,9 @@ FACTORISATIONS = {
     "power": lambda A, t: algebra.power(A, -2, t),
     "expm": lambda A, t: algebra.expm(A, t),
     "svt": lambda A, t: algebra.svt(A, 0.1, t),
+    "sqrtm": lambda A, t: algebra.sqrtm(definite(A, t) + A, t),
+    "sqrtm of symmetric": lambda A, t: algebra.sqrtm(definite(A, t), t),
+    "logm": lambda A, t: algebra.logm(definite(A, t) + A, t),
 }
 cases = pytest.mark.parametrize(
     ("name", "transform"),
@@ -85,6 +88,72 @@ def test_compiles_to_one_graph(name, transform):
     function, A = FACTORISATIONS[name], randn(3, 3, 4)
     compiled = torch.compile(lambda X: function(X, transform), fullgraph=True, backend="eager")
     close(compiled(A), function(A, transform))
+
+
+def system(A, t):
+    return definite(A, t), A[..., :2, :]
+
+
+# Iterations stop when the numbers are good enough: operators that vmap, compile and fake tensors do not look into.
+ITERATIONS = {
+    "cg": lambda A, t: algebra.cg(*system(A, t), t, tol=1e-12).x,
+    "gmres": lambda A, t: algebra.gmres(*system(A, t), t, tol=1e-12).x,
+    "golub_kahan": lambda A, t: algebra.golub_kahan(*system(A, t), t, tol=1e-12).x,
+    "energy": lambda A, t: algebra.low_rank(A, t, energy=0.9).approximation,
+    "robust_pca": lambda A, t: algebra.robust_pca(A, None, t, max_iterations=3, tol=1e-30).low_rank,
+}
+
+
+@pytest.mark.filterwarnings("ignore:robust_pca stopped")
+@pytest.mark.parametrize("transform", ["dct", "dft"])
+@pytest.mark.parametrize("name", ITERATIONS)
+def test_iterations_in_modes(name, transform):
+    torch.compiler.reset()
+    function, A = ITERATIONS[name], randn(2, 3, 3, 4)
+    expected = function(A, transform)
+    close(torch.vmap(lambda X: function(X, transform))(A), expected)
+    close(torch.compile(lambda X: function(X, transform), fullgraph=True, backend="aot_eager")(A), expected)
+    assert function(A.to("meta"), transform).shape == expected.shape
+
+
+@pytest.mark.parametrize("solver", [algebra.cg, algebra.gmres, algebra.golub_kahan])
+def test_vmap_over_one_side_of_a_system(solver):
+    A, B = system(randn(3, 3, 4), "dct")
+    Bs = torch.stack([B, 2 * B, 0 * B])  # the last is solved from the start
+    close(torch.vmap(lambda B: solver(A, B, tol=1e-12).x)(Bs), solver(A, Bs, tol=1e-12).x)
+    As = torch.stack([A, 3 * A])
+    close(torch.vmap(lambda A: solver(A, B, tol=1e-12).x, in_dims=0)(As), solver(As, B, tol=1e-12).x)
+    assert torch.vmap(lambda A: solver(A, B, max_iterations=1, tol=1e-12).converged)(As).tolist() == [False, False]
+
+
+@pytest.mark.parametrize(
+    "function", [algebra.sqrtm, algebra.logm, lambda A: algebra.low_rank(A, energy=0.9).approximation]
+)
+def test_gradients_in_every_mode(function):
+    A = definite(randn(2, 2, 2, 3), "dct")
+
+    def total(X):
+        return (function(X) * X).sum()
+
+    expected = torch.autograd.grad(total(A.requires_grad_()), A)[0]
+    close(torch.func.grad(total)(A.detach()), expected)
+    close(torch.vmap(torch.func.grad(total))(A.detach()), expected)
+    torch.compiler.reset()
+    compiled = torch.compile(total, fullgraph=True, backend="aot_eager")
+    close(torch.autograd.grad(compiled(A), A)[0], expected)
+
+
+@pytest.mark.parametrize(
+    "function", [algebra.orth, algebra.null, algebra.skinny_svd, lambda A: algebra.truncated_svd(A, energy=0.9)]
+)
+def test_shapes_that_depend_on_numbers_are_refused_where_they_cannot_be_seen(function):
+    A = randn(2, 3, 3, 4)
+    for call in (lambda: torch.vmap(function)(A), lambda: function(A.to("meta"))):
+        with pytest.raises(ValueError, match="the shape of the result depends on the numbers in A"):
+            call()
+    torch.compiler.reset()
+    found, expected = torch.compile(function, backend="eager")(A), function(A)
+    assert [X.shape for X in found] == [X.shape for X in expected]
 
 
 @pytest.mark.parametrize("name", FACTORISATIONS)

@@ -192,7 +192,7 @@ def test_the_backward_of_the_transform_belongs_to_it():
 
 
 def test_measurements_survive_the_file(tmp_path):
-    m = Measurement("tiny", STD, 1, "float32", False, 7, 8, 1.0, 1.5, 2.5, 1.0, 1.0, 0.5, 0.25, 80.0)
+    m = Measurement("tiny", STD, 1, "float32", 7, 8, 1.0, 1.5, 2.5, 1.0, 1.0, False, 0.5, 0.25, 80.0)
     record = Record({"command": "x"}, ["a"])
     record.add("a", "time", [m])
     record.save(tmp_path / "a.json")

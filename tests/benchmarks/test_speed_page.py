@@ -29,7 +29,7 @@ FACTS = {
 def measured(model: str, ms: float, *, threads: int = 1, compiled: bool = False, shape: str = "cifar") -> Measurement:
     seconds = 10.0 if compiled else None
     return Measurement(
-        shape, model, threads, "float32", compiled, 7, 8, 2.2, ms / 4, ms, 1, 1, 0.5, 0.25, 80, seconds, seconds
+        shape, model, threads, "float32", 7, 8, 2.2, ms / 4, ms, 1, 1, compiled, 0.5, 0.25, 80, seconds, seconds
     )
 
 

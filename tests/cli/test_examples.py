@@ -15,6 +15,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image
 from published import write_cifar, write_classes, write_masks
@@ -23,10 +24,11 @@ from test_folder import stripes
 from tcpvit.cli import app
 from tcpvit.data import digits_on_photos, registry
 from tcpvit.data.files import FileCheck
+from tcpvit.data.scenes import materials_scene
 from tcpvit.training import recipe
 
-# Hours of training or minutes of timing: the tests of these verbs run the same plans small.
-LONG = ("reproduce", "bench")
+# Hours of training, minutes of timing, a service that never ends: the tests of these verbs run the same plans small.
+LONG = ("reproduce", "bench", "serve")
 SLOW = ("torchrun", "--seeds 3", "tensorize")
 
 
@@ -68,6 +70,9 @@ def prepared(tmp_path_factory) -> Path:
     masks = {f"p{i}": stripes() for i in range(10)}
     write_masks(folder / "scans", masks)
     write_masks(folder / "my_masks", {name: 255 * (mask > 0) for name, mask in masks.items()})
+    scene = materials_scene()
+    np.save(folder / "cube.npy", scene.data[:24, 20:44])
+    np.save(folder / "labels.npy", scene.labels[:24, 20:44])
     (folder / "holiday").mkdir()
     for file in ("holiday.jpg", "holiday/cat.jpg"):
         Image.new("RGB", (60, 40), (200, 120, 40)).save(folder / file)
@@ -79,6 +84,7 @@ def prepared(tmp_path_factory) -> Path:
             "train paper-classification --model std_vit_cifar --name std --quiet",
             "demo",
             "export tcp_vit_cifar_plus --out plus.onnx",
+            "train --scene cube.npy --labels labels.npy --split random --name field --quiet",
         ):
             assert app.main(shlex.split(command)) == 0
     return folder

@@ -18,7 +18,7 @@ from small_runs import SMALL, make_set
 
 import tcpvit
 from tcpvit.data import Splits
-from tcpvit.data.images import _box, resize_pixels
+from tcpvit.data.images import resize_pixels, square_box
 from tcpvit.inference import export, export_model, load_model, predict_files
 from tcpvit.inference.evaluate import measure
 from tcpvit.inference.exported import FORMATS, SUFFIXES, load_exported, refuse_code
@@ -98,7 +98,7 @@ def test_with_preprocessing_inside_it_takes_pixels_of_any_size(place, tmp_path, 
 def test_resizing_in_a_graph_is_pillows(fit, dtype, top, levels):
     for height, width in ((37, 29), (64, 96), (16, 16), (5, 90)):
         pixels = (np.random.default_rng(0).random((height, width, 3)) * top).astype(dtype)
-        wanted = resize_pixels(pixels, (16, 16), _box((width, height), fit, None)).transpose(2, 0, 1)
+        wanted = resize_pixels(pixels, (16, 16), square_box((width, height), fit)).transpose(2, 0, 1)
         about = {"image_shape": [3, 16, 16], "task": "classification", "mean": [0] * 3, "std": [1] * 3}
         module = FromPixels(torch.nn.Identity(), about, fit, getattr(torch, dtype))
         found = module._resized(torch.from_numpy(pixels.transpose(2, 0, 1)[None].astype(np.float32)))[0]

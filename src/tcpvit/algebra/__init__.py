@@ -15,12 +15,11 @@ from tcpvit.algebra.functions import (
     norm,
     pinv,
     power,
-    sqrtm,
     trace,
     tubal_rank,
 )
 from tcpvit.algebra.krylov import cg, gmres, golub_kahan
-from tcpvit.algebra.matrix_functions import apply, logm
+from tcpvit.algebra.matrix_functions import apply, logm, sqrtm
 from tcpvit.algebra.predicates import (
     is_diagonal,
     is_orthogonal,

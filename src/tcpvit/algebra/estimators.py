@@ -8,6 +8,7 @@ real orthogonal transform. Arrays give arrays back, tensors tensors.
 from __future__ import annotations
 
 import inspect
+from abc import ABC, abstractmethod
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from tcpvit.algebra.functions import default_rtol, largest
 from tcpvit.algebra.inputs import as_tensor, in_full_precision
 
 
-class _Estimator:
+class _Estimator(ABC):
     """What scikit-learn asks of an estimator that transforms: `clone`, `Pipeline` and `GridSearchCV` take it."""
 
     mean_: Tensor  # (p, C), of the training samples
@@ -43,9 +44,9 @@ class _Estimator:
         """`fit`, then `transform` of the same data."""
         return self.fit(X, y).transform(X)
 
+    @abstractmethod
     def fit(self, X: Any, y: Any = None) -> _Estimator:
         """Learn from X, (samples, p, C)."""
-        raise NotImplementedError
 
     def transform(self, X: Any) -> Any:
         """The scores of samples, (samples, p, C) -> (samples, n_components)."""

@@ -1,4 +1,4 @@
-"""Functions of a tensor, slice by slice (paper, Section 2.4): inverses, norms, ranks, determinants, powers, roots.
+"""Functions of a tensor, slice by slice (paper, Section 2.4): inverses, norms, ranks, determinants, powers.
 
 Each is the matrix function of every slice of the hat domain. What is small is judged against the whole tensor, not
 against its own slice: a slice that vanishes up to rounding is singular, however regular its rounding errors look.
@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from operator import index
-from typing import Any, SupportsIndex
+from typing import SupportsIndex
 
 import torch
 from torch import Tensor
 
 from tcpvit.algebra.checks import LinAlgError, has_values, matrix_shape
-from tcpvit.algebra.domain import Domain, TransformsArg, eye_like
+from tcpvit.algebra.domain import Domain, TransformsArg
 from tcpvit.algebra.inputs import in_full_precision
 from tcpvit.algebra.scaling import power_of_two, slice_scale
 from tcpvit.algebra.slicewise import name_slices
@@ -197,45 +197,6 @@ def expm(A: Tensor, transform: TransformsArg = "dct", *, tube_ndim: int = 1) -> 
     return domain.from_hat(torch.linalg.matrix_exp(domain.to_hat(A).contiguous()))  # torch fails on strided batches
 
 
-@in_full_precision
-def sqrtm(A: Tensor, transform: TransformsArg = "dct", *, tube_ndim: int = 1) -> Tensor:
-    """The principal square root R, R ⋆ R = A, with the eigenvalues of its hat slices in the right half plane.
-
-    It exists if no hat slice has an eigenvalue on the negative real axis or, unless A is f-symmetric, at zero;
-    otherwise a LinAlgError names the slices. It is real for real A. f-symmetric tensors go through the eigenvalues,
-    others through the iteration of Denman and Beavers, which defective slices do not disturb. Where A is singular
-    the root has no gradient.
-
-    >>> from tcpvit.algebra import cprod, transpose
-    >>> B = torch.randn(3, 3, 4)
-    >>> A = cprod(B, transpose(B))
-    >>> R = sqrtm(A)
-    >>> torch.allclose(cprod(R, R), A, atol=1e-3)
-    True
-    """
-    domain = Domain(transform, A, tube_ndim=tube_ndim, square=True, finite=True)
-    if not A.numel():
-        return A.clone()
-    A_hat = domain.to_hat(A)
-    scale = slice_scale(A_hat, tube_ndim, even=True)
-    A_hat = A_hat / scale
-    rtol = default_rtol(domain, A)
-    bad = _without_root(A_hat.detach(), rtol, tube_ndim)
-    if bad.any():
-        kind = "" if A.is_complex() else "real "
-        raise LinAlgError(
-            f"A of shape {tuple(A.shape)} has no {kind}principal square root: {name_slices(bad, tube_ndim)} of its hat "
-            "domain has an eigenvalue on the negative real axis, or at zero without being symmetric"
-        )
-    return domain.from_hat(square_root_slices(A_hat, rtol, tube_ndim) * scale.sqrt())
-
-
-def square_root_slices(A_hat: Tensor, rtol: float, tube_ndim: int) -> Tensor:
-    """The principal square root of every slice that has one."""
-    root: Tensor = _SquareRoot.apply(A_hat, rtol, tube_ndim)
-    return root
-
-
 def default_rtol(domain: Domain, A: Tensor) -> float:
     """eps·(max(m, n) + C): what rounding leaves of a zero, in the factorisation and in the transform."""
     size = max(matrix_shape(A, domain.tube_ndim)) + sum(domain.tube_shape)
@@ -283,73 +244,3 @@ def _inverse_slices(A_hat: Tensor, A: Tensor, tube_ndim: int) -> Tensor:
             "singular to working precision; use pinv"
         )
     return inverted / scale
-
-
-def _without_root(A_hat: Tensor, rtol: float, tube_ndim: int) -> Tensor:
-    """Which slices have no principal square root, (C…, ...)."""
-    over = (*range(tube_ndim), -1)
-    if _hermitian(A_hat, rtol, tube_ndim):
-        values = torch.linalg.eigvalsh(A_hat)
-        return (values < -rtol * values.abs().amax(over, keepdim=True)).any(-1)
-    values = torch.linalg.eigvals(A_hat)
-    at_zero = values.abs() <= rtol * values.abs().amax(over, keepdim=True)
-    nearly = math.sqrt(torch.finfo(A_hat.dtype).eps)
-    on_axis = (values.real < 0) & (values.imag.abs() <= nearly * values.real.abs())
-    return (at_zero | on_axis).any(-1)
-
-
-def _hermitian(A_hat: Tensor, rtol: float, tube_ndim: int) -> bool:
-    over = (*range(tube_ndim), -2, -1)
-    return bool(((A_hat - A_hat.mH).abs().amax(over) <= rtol * A_hat.abs().amax(over)).all())
-
-
-class _SquareRoot(torch.autograd.Function):
-    """The principal square root of every slice, differentiable any number of times.
-
-    The gradient is the upper right block of the root of [[Aᴴ, G], [0, Aᴴ]]. Unlike the derivative of the eigenvectors
-    it is finite where eigenvalues repeat.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, A_hat: Tensor, rtol: float, tube_ndim: int) -> Tensor:
-        ctx.save_for_backward(A_hat)
-        ctx.rtol, ctx.tube_ndim = rtol, tube_ndim
-        if not _hermitian(A_hat, rtol, tube_ndim):
-            return _denman_beavers(A_hat)
-        values, V = torch.linalg.eigh((A_hat + A_hat.mH) / 2)
-        return (V * values.clamp_min(0).sqrt()[..., None, :]) @ V.mH
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        (A_hat,), (G,) = ctx.saved_tensors, grads
-        size = torch.linalg.matrix_norm(A_hat.detach(), keepdim=True)
-        size_of_G = torch.linalg.matrix_norm(G.detach(), keepdim=True)
-        scale = torch.where(size_of_G > 0, size / size_of_G, 1.0)  # the block is linear in G: no matter how large
-        top = torch.cat([A_hat.mH, scale * G], -1)
-        bottom = torch.cat([torch.zeros_like(A_hat), A_hat.mH], -1)
-        n = A_hat.shape[-1]
-        root = _SquareRoot.apply(torch.cat([top, bottom], -2), ctx.rtol, ctx.tube_ndim)
-        return root[..., :n, n:] / scale, None, None
-
-
-def _denman_beavers(A: Tensor, steps: int = 100) -> Tensor:
-    """The product form of the iteration with determinantal scaling (Higham, Functions of Matrices, Section 6.3)."""
-    n, nearly = A.shape[-1], math.sqrt(torch.finfo(A.dtype).eps)
-    eye = eye_like(A, n)
-    M, X = A, A
-    for _ in range(steps):  # M -> I, X -> A^(1/2)
-        distance = torch.linalg.matrix_norm(M - eye)[..., None, None]
-        logdet = torch.linalg.slogdet(M).logabsdet[..., None, None]
-        mu = torch.where(distance > 1e-2, torch.exp(-logdet / (2 * n)), 1.0)
-        inverted = torch.linalg.inv_ex(M).inverse / mu**2
-        X = mu * (X + X @ inverted) / 2
-        M = eye / 2 + (mu**2 * M + inverted) / 4
-        if bool((distance <= nearly).all()):  # it converges quadratically: the step just made was the last
-            break
-    residual = torch.linalg.matrix_norm(X @ X - A)
-    if not bool((residual <= nearly * torch.linalg.matrix_norm(A)).all()):
-        raise LinAlgError(
-            "the principal square root, or its gradient, was not found: a slice of the hat domain is singular, or has "
-            "an eigenvalue next to the negative real axis"
-        )
-    return X

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
@@ -47,6 +48,26 @@ def in_full_precision(function: Callable[P, R]) -> Callable[P, R]:
             return _call_with(_widened, function, args, kwargs)
 
     return call
+
+
+def differentiable(function: type[torch.autograd.Function]) -> type[torch.autograd.Function]:
+    """`function` with its `tangent` as `jvp`, but for torch.compile, which refuses functions that have one."""
+    return function if torch.compiler.is_compiling() else _with_jvp(function)
+
+
+@functools.cache
+def _with_jvp(function: type[torch.autograd.Function]) -> type[torch.autograd.Function]:
+    return type(function.__name__, (function,), {"jvp": staticmethod(function.tangent)})  # type: ignore[attr-defined]
+
+
+@contextmanager
+def lazy_conjugates() -> Iterator[None]:
+    """Inside an operator of our own: torch.compile calls it in a mode in which `X.mH` forgets to conjugate."""
+    excluded = torch._C._dispatch_tls_local_exclude_set()
+    for key in (torch._C.DispatchKey.Conjugate, torch._C.DispatchKey.Negative):
+        excluded = excluded.remove(key)
+    with torch._C._ForceDispatchKeyGuard(torch._C._dispatch_tls_local_include_set(), excluded):
+        yield
 
 
 def as_tensor(value: Any) -> Any:

@@ -7,6 +7,8 @@ below are convex and live in the Frobenius norm, so they need an orthogonal tran
 `complete` and `robust_pca` are one splitting, A = X + E, by the alternating direction method of multipliers (ADMM)
 with a fixed penalty. Growing the penalty, as is often done, makes the constraint hold soon but lets the iteration halt
 short of the minimum; here it ends only when the residual of the constraint and that of the dual are both small.
+In vmap and torch.compile, where numbers cannot be looked at, it goes on for all of `max_iterations`, and `converged` is
+a tensor.
 """
 
 from __future__ import annotations
@@ -162,16 +164,18 @@ def _admm(
     wide_step = step.view(*step.shape, *[1] * len(over))
     X = E = U = torch.zeros_like(A)
     residuals = [_relative(size(A), size(A))]
-    while len(residuals) <= max_iterations and bool((residuals[-1] > tol).any()):
+    seen = has_values(A)
+    while len(residuals) <= max_iterations and not (seen and bool((residuals[-1] <= tol).all())):
         X = _shrink_singular(domain, A - E + U, step)
         E, E_before = prox(A - X + U, wide_step), E
         gap = A - X - E
         U = U + gap
         residuals.append(torch.maximum(_relative(size(gap), size(A)), _relative(size(E - E_before), size(U))))
+    converged = (residuals[-1] <= tol).all()
     return Decomposition(
         low_rank=X * unit,
         sparse=E * unit,
-        converged=bool((residuals[-1] <= tol).all()),
+        converged=bool(converged) if seen else converged,
         iterations=len(residuals) - 1,
         residuals=torch.stack(residuals),
     )
@@ -206,7 +210,7 @@ def _check_mask(mask: Tensor, A: Tensor, tube_ndim: int) -> Tensor:
         raise ValueError(
             f"mask should have the shape {tuple(A.shape)} of A, with 1 where it broadcasts, got {tuple(mask.shape)}"
         )
-    if not known.any():
+    if has_values(known) and not known.any():
         raise ValueError(f"mask of shape {tuple(mask.shape)} is nowhere true: nothing of A is known")
     return known
 

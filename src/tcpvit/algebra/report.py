@@ -18,8 +18,8 @@ class Report:
         residuals: (iterations + 1, ...), the relative residual of each tensor of the batch from the start on.
     """
 
-    converged: bool
-    iterations: int
+    converged: bool | Tensor  # tensors in torch.compile and vmap
+    iterations: int | Tensor
     residuals: Tensor = field(repr=False)
 
     def __str__(self) -> str:
@@ -43,7 +43,7 @@ class Solution(Report):
 
 def warn_unless_converged(report: Report, name: str, tol: float, advice: str, stacklevel: int) -> None:
     """One sentence to the user who might not look."""
-    if not report.converged:
+    if report.converged is False:
         worst = report.residuals[-1].max()
         warnings.warn(
             f"{name} stopped after {report.iterations} iterations with a relative residual of {worst:.1e}, above the "

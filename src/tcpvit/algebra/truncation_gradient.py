@@ -15,8 +15,8 @@ from torch import Tensor
 class Truncation(torch.autograd.Function):
     """U (S∘kept) Vᴴ as a function of Â = U S Vᴴ; (C…, ..., m, n), with kept (C…, ..., k) true for the leading values.
 
-    The factors come with their slices, `Truncation.apply(A_hat, U, S, V, kept)`, and are no part of the graph: their
-    own derivative is what this one replaces. Only second derivatives need distinct singular values.
+    The factors come with their slices, `differentiable(Truncation).apply(A_hat, U, S, V, kept)`, and are no part of the
+    graph: their own derivative is what this one replaces. Only second derivatives need distinct singular values.
     """
 
     generate_vmap_rule = True
@@ -42,7 +42,7 @@ class Truncation(torch.autograd.Function):
         return derivative(grads[0], U, S, V, kept), None, None, None, None
 
     @staticmethod
-    def jvp(ctx: Any, tangent: Tensor, *_: Any) -> Tensor:
+    def tangent(ctx: Any, tangent: Tensor, *_: Any) -> Tensor:
         """The derivative in the direction of the tangent."""
         _, *factors = ctx.saved_tensors
         return derivative(tangent, *factors)

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from tcpvit.algebra.checks import matrix_shape
+from tcpvit.algebra.checks import has_values, matrix_shape
 from tcpvit.algebra.domain import Domain, TransformsArg
 from tcpvit.algebra.factorizations import SVD, svd_slices
 from tcpvit.algebra.functions import norm, rank_cutoff
-from tcpvit.algebra.inputs import in_full_precision
+from tcpvit.algebra.inputs import differentiable, in_full_precision
 from tcpvit.algebra.scaling import power_of_two, slice_scale
 from tcpvit.algebra.slicewise import multiplicity, negated, slicewise
 from tcpvit.algebra.truncation_gradient import Truncation
@@ -57,8 +56,8 @@ def truncated_svd(
     """
     domain = Domain(transform, A, tube_ndim=tube_ndim, finite=True)
     U, S, V = svd_slices(domain.to_hat(A), domain)
-    kept, width = _kept(S, domain, rank, energy)
-    return _cut(domain, U, S * kept, V, width)
+    kept = _kept(S, domain, rank, energy)
+    return _cut(domain, U, S * kept, V, rank if isinstance(rank, int) else _width(kept))
 
 
 @in_full_precision
@@ -86,8 +85,8 @@ def low_rank(
     with torch.no_grad():
         U, S, V = svd_slices(A_hat, domain)
         scale = slice_scale(A_hat, tube_ndim)
-        kept, _ = _kept(S, domain, rank, energy)
-    unscaled = Truncation.apply(A_hat / scale, U, S / scale[..., 0], V, kept)
+        kept = _kept(S, domain, rank, energy)
+    unscaled = differentiable(Truncation).apply(A_hat / scale, U, S / scale[..., 0], V, kept)
     approximation = domain.from_hat(unscaled * scale)
     error, size = norm(A - approximation, tube_ndim=tube_ndim), norm(A, tube_ndim=tube_ndim)
     return LowRank(approximation, error, error / size.clamp_min(torch.finfo(A.dtype).tiny))
@@ -111,9 +110,7 @@ def skinny_svd(
     >>> U.shape, S.shape, V.shape
     (torch.Size([6, 2, 3]), torch.Size([2, 2, 3]), torch.Size([5, 2, 3]))
     """
-    domain = Domain(transform, A, tube_ndim=tube_ndim, finite=True)
-    U, S, V = svd_slices(domain.to_hat(A), domain)
-    kept = rank_cutoff(S, domain, A, rtol, atol)[..., None] < S
+    domain, U, S, V, kept = _ranked_svd(A, transform, rtol, atol, tube_ndim)
     return _cut(domain, U, S * kept, V, _width(kept))
 
 
@@ -177,9 +174,7 @@ def orth(
     >>> orth(torch.ones(4, 5, 3)).shape
     torch.Size([4, 1, 3])
     """
-    domain = Domain(transform, A, tube_ndim=tube_ndim, finite=True)
-    U, S, _ = svd_slices(domain.to_hat(A), domain)
-    kept = rank_cutoff(S, domain, A, rtol, atol)[..., None] < S
+    domain, U, _, _, kept = _ranked_svd(A, transform, rtol, atol, tube_ndim)
     return domain.from_hat((U * kept[..., None, :])[..., : _width(kept)])
 
 
@@ -200,12 +195,24 @@ def null(
     >>> null(torch.ones(2, 4, 1)).shape
     torch.Size([4, 3, 1])
     """
-    domain = Domain(transform, A, tube_ndim=tube_ndim, finite=True)
-    _, S, V = svd_slices(domain.to_hat(A), domain, full_matrices=True)
-    kept = rank_cutoff(S, domain, A, rtol, atol)[..., None] < S
+    domain, _, S, V, kept = _ranked_svd(A, transform, rtol, atol, tube_ndim, full_matrices=True)
     zero = ~torch.nn.functional.pad(kept, (0, V.shape[-1] - S.shape[-1]))  # (C…, ..., n)
-    width = int(zero.sum(-1).max()) if zero.numel() else 0
+    width = _most(zero) if zero.numel() else 0
     return domain.from_hat((V * zero[..., None, :]).flip(-1)[..., :width])
+
+
+def _ranked_svd(
+    A: Tensor,
+    transform: TransformsArg,
+    rtol: float | None,
+    atol: float | None,
+    tube_ndim: int,
+    full_matrices: bool = False,
+) -> tuple[Domain, Tensor, Tensor, Tensor, Tensor]:
+    """The hat domain of A, U, S and V of its slices, and which singular values (C…, ..., k) are not zero."""
+    domain = Domain(transform, A, tube_ndim=tube_ndim, finite=True)
+    U, S, V = svd_slices(domain.to_hat(A), domain, full_matrices=full_matrices)
+    return domain, U, S, V, rank_cutoff(S, domain, A, rtol, atol)[..., None] < S
 
 
 def _cut(domain: Domain, U: Tensor, S: Tensor, V: Tensor, width: int) -> SVD:
@@ -214,20 +221,15 @@ def _cut(domain: Domain, U: Tensor, S: Tensor, V: Tensor, width: int) -> SVD:
     return SVD(domain.from_hat(U[..., :width]), domain.from_hat(S_hat), domain.from_hat(V[..., :width]))
 
 
-def _kept(S: Tensor, domain: Domain, rank: Ranks | None, energy: float | None) -> tuple[Tensor, int]:
-    """Which singular values (C…, ..., k) stay, and the largest number of them in a slice."""
+def _kept(S: Tensor, domain: Domain, rank: Ranks | None, energy: float | None) -> Tensor:
+    """Which singular values (C…, ..., k) stay."""
     if (rank is None) == (energy is None):
         raise ValueError(f"give either rank or energy, got rank={rank} and energy={energy}")
-    if energy is not None and not 0 < energy <= 1:
+    if energy is None:
+        return _leading(S, rank, domain)
+    if not 0 < energy <= 1:
         raise ValueError(f"energy is a part of the whole, in (0, 1], got {energy}")
-    if energy is not None:
-        kept = _most_energetic(S, energy, domain)
-        return kept, _width(kept)
-    if isinstance(rank, int | np.integer) and not isinstance(rank, bool) and 1 <= rank <= S.shape[-1]:
-        first = torch.arange(S.shape[-1], device=S.device) < int(rank)
-        return first.expand_as(S), int(rank)  # known without looking at the numbers
-    kept = _leading(S, rank, domain)
-    return kept, _width(kept)
+    return _most_energetic(S, energy, domain)
 
 
 def _leading(S: Tensor, rank: Ranks | None, domain: Domain) -> Tensor:
@@ -236,7 +238,11 @@ def _leading(S: Tensor, rank: Ranks | None, domain: Domain) -> Tensor:
     if ranks.is_floating_point() or ranks.is_complex() or ranks.dtype == torch.bool:
         raise ValueError(f"rank is an integer, or one for each slice, got {rank!r}")
     smallest, largest = int(ranks.ndim == 0), S.shape[-1]
-    if ((ranks < smallest) | (ranks > largest)).any():
+    if isinstance(rank, int):  # looked at without its tensor, which torch.compile does not allow
+        fits = smallest <= rank <= largest
+    else:
+        fits = not ((ranks < smallest) | (ranks > largest)).any()
+    if not fits:
         raise ValueError(f"rank is between {smallest} and min(m, n) = {largest}, got {rank!r}")
     if ranks.ndim > 0:
         ranks = _half_of(ranks, domain).view(*S.shape[: domain.tube_ndim], *[1] * (S.ndim - domain.tube_ndim))
@@ -282,4 +288,14 @@ def _most_energetic(S: Tensor, energy: float, domain: Domain) -> Tensor:
 
 def _width(kept: Tensor) -> int:
     """The largest rank of a slice, and at least one column."""
-    return max(1, int(kept.sum(-1).max())) if kept.numel() else min(1, kept.shape[-1])
+    return max(1, _most(kept)) if kept.numel() else min(1, kept.shape[-1])
+
+
+def _most(chosen: Tensor) -> int:
+    """The largest number of true values along the last dimension."""
+    if not has_values(chosen) and not torch.compiler.is_compiling():  # which may break its graph here
+        raise ValueError(
+            "the shape of the result depends on the numbers in A, which vmap and meta tensors do not show; use svd, or "
+            "truncated_svd with a rank, whose shapes are known"
+        )
+    return int(chosen.sum(-1).max())

@@ -84,8 +84,8 @@ Builder = Callable[[Shape], nn.Module]
 
 
 @dataclass(frozen=True)
-class Timed:
-    """One model of one shape: best milliseconds, FLOPs of an image, bytes that training holds with AdamW.
+class Speed:
+    """One model of one shape: best milliseconds and FLOPs of an image.
 
     Speed-ups and `flops_ratio` are Std-ViT's time or FLOPs over this model's.
     """
@@ -101,6 +101,12 @@ class Timed:
     training_ms: float
     forward_speedup: float
     training_speedup: float
+
+
+@dataclass(frozen=True)
+class Timed(Speed):
+    """A speed, and the bytes that training holds with AdamW."""
+
     training_bytes: int
 
 
@@ -118,21 +124,34 @@ def time_models(
     flops = {model: int(count_flops(net, images[:1])) for model, net in models.items()}
     return [
         Timed(
+            **speed_of(model, net, flops, forward, training),
             shape=name,
-            model=model,
             threads=threads,
             precision=precision,
-            parameters=sum(p.numel() for p in net.parameters()),
-            flops=flops[model],
-            flops_ratio=round(flops[STD] / flops[model], 4),
-            forward_ms=round(1e3 * forward[model], 4),
-            training_ms=round(1e3 * training[model], 4),
-            forward_speedup=round(forward[STD] / forward[model], 4),
-            training_speedup=round(training[STD] / training[model], 4),
             training_bytes=count_memory(net, images).total,
         )
         for model, net in models.items()
     ]
+
+
+def speed_of(
+    model: str,
+    net: nn.Module,
+    flops: Mapping[str, int],
+    forward: Mapping[str, float],
+    training: Mapping[str, float],
+) -> dict[str, Any]:
+    """The fields of `Speed` that follow from the FLOPs and seconds of all models of a run."""
+    return {
+        "model": model,
+        "parameters": sum(p.numel() for p in net.parameters()),
+        "flops": flops[model],
+        "flops_ratio": round(flops[STD] / flops[model], 4),
+        "forward_ms": round(1e3 * forward[model], 4),
+        "training_ms": round(1e3 * training[model], 4),
+        "forward_speedup": round(forward[STD] / forward[model], 4),
+        "training_speedup": round(training[STD] / training[model], 4),
+    }
 
 
 def for_inference(model: nn.Module) -> nn.Module:

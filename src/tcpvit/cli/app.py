@@ -31,7 +31,10 @@ VERBS: dict[str, tuple[str, str]] = {
     "train": ("tcpvit.cli.train:train", "Train a model by a recipe."),
     "eval": ("tcpvit.cli.eval:measure", "Measure a trained model on a set."),
     "data": ("tcpvit.cli.data:data", "List, download, verify and look at the data sets."),
-    "predict": ("tcpvit.cli.predict:predict", "Label images with a trained model."),
+    "predict": ("tcpvit.cli.predict:predict", "Label images, or the pixels of a scene, with a trained model."),
+    "scene": ("tcpvit.cli.scene:scene", "Look into a scene of many bands, or split its pixels."),
+    "serve": ("tcpvit.cli.serve:serve", "Serve a trained classifier over HTTP."),
+    "explain": ("tcpvit.cli.explain:explain", "Show what the slices of a model do with images."),
     "page": (
         "tcpvit.cli.page:page",
         "Write one HTML file that runs a TCP-ViT in a browser and shows what its slices do.",

@@ -15,7 +15,20 @@ from tcpvit.data.contact_sheet import contact_sheet
 from tcpvit.data.files import FileCheck
 from tcpvit.data.files import data_root as resolve_root
 from tcpvit.data.folder import describe
-from tcpvit.data.registry import BUILT_IN, FOLDER, SOURCES, download_dataset, find_dataset, get_source
+from tcpvit.data.registry import (
+    BUILT_IN,
+    FOLDER,
+    FOLDERS,
+    MADE,
+    SCENE,
+    SOURCES,
+    download_dataset,
+    find_dataset,
+    get_source,
+    is_scene,
+)
+from tcpvit.data.scenes import built_in, check_scene, list_scenes, scene_files
+from tcpvit.data.scenes.named import SCENES, how_to_get
 from tcpvit.files import expand_user
 from tcpvit.tables import Bytes, Table
 from tcpvit.training import Recipe
@@ -74,19 +87,34 @@ def _list(root: str, json: bool) -> Table:
     place = resolve_root(root)
     table = Table("data", f"Sets in {place}", ["name", "what", "on disk", "folder", "download"])
     table.add(BUILT_IN, "handwritten digits on photographs, 32×32", None, "built in", None)
+    table.add("moving-digits", "clips of handwritten digits that move, 8×32×32", None, "built in", None)
+    table.add("solid-digits", "handwritten digits as bodies in space, 32³", None, "built in", None)
     for source in SOURCES.values():
         folder = source.find(place)
-        download = Bytes(sum(resource.size for resource in source.resources))
+        download = Bytes(sum(resource.size for resource in source.resources)) or None
         size = Bytes(_bytes_in(folder)) if folder else None
         table.add(source.name, source.about, size, str(folder) if folder else None, download)
+    for name in list_scenes():
+        if name == built_in.NAME:
+            table.add(name, "scene, 64×64 pixels, 60 bands, 6 classes; made, not measured", None, "built in", None)
+            continue
+        files = [file for file in scene_files(name, place) or () if file is not None]
+        size = Bytes(sum(file.stat().st_size for file in files)) if files else None
+        table.add(name, f"scene, {SCENES[name].about}", size, str(files[0].parent) if files else None, None)
     table.add(f"{FOLDER}PATH", "your own images", None, None, None)
+    table.add("volumes:PATH", "your own volumes: NIfTI, DICOM, NumPy, TIFF", None, None, None)
+    table.add("clips:PATH", "your own video, or folders of frames", None, None, None)
+    table.add(f"{SCENE}PATH", "your own scene of many bands", None, None, None)
     show([table], json=json)
     return table
 
 
 def _download(name: str, root: str, extra: bool, json: bool) -> dict[str, str]:
-    if name == BUILT_IN or name.startswith(FOLDER):
+    if name in (*MADE, built_in.NAME) or name.startswith((*FOLDERS, SCENE)):
         raise ValueError(f"{name} needs no download")
+    if is_scene(name):
+        files = scene_files(name, root or None)
+        raise ValueError(how_to_get(name, root or None) if files is None else f"{name} is in {files[0].parent}")
     result = {
         "name": name,
         "folder": str(download_dataset(name, root or None, optional=extra, progress=display_for(json=True))),
@@ -118,8 +146,16 @@ def _check(data: DataRecipe, json: bool) -> list[FileCheck]:
 
 
 def _check_source(name: str, root: str | None) -> list[FileCheck]:
-    if name == BUILT_IN:
+    if name in (*MADE, built_in.NAME):
         raise ValueError(f"{name} is made on the spot; there is nothing to check")
+    if name.startswith(tuple(FOLDERS)):
+        splits = load_splits(DataRecipe(name=name))
+        about = {part: f"{len(data):,} {data.unit}, {data.task}" for part, data in splits.parts().items()}
+        return [FileCheck(part, True, found) for part, found in about.items()]
+    if name.startswith(SCENE):
+        raise ValueError(f"look into your own scene with `tcpvit scene info {name.removeprefix(SCENE)}`")
+    if is_scene(name):
+        return check_scene(name, root)
     return get_source(name).check(find_dataset(name, root))
 
 
@@ -140,6 +176,8 @@ def _check_folder(data: DataRecipe) -> list[FileCheck]:
 
 
 def _show(data: DataRecipe, part: str, out: str, json: bool) -> str:
+    if is_scene(data.name):
+        raise ValueError(f"draw a scene with `tcpvit scene info {data.name.removeprefix(SCENE)} --images FOLDER`")
     splits = load_splits(data)
     images = {"train": splits.train, "val": splits.val, "test": splits.test}[part]
     path = out or f"{Path(data.name.removeprefix(FOLDER)).name}.png"

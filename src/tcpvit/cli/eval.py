@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json as json_module
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
-from tcpvit.cli.shortcuts import short_words
+from tcpvit.cli.shortcuts import named_set, short_words
 from tcpvit.cli.show import show
 from tcpvit.inference.evaluate import Evaluation
 from tcpvit.inference.evaluate import measure as library
@@ -21,6 +21,9 @@ def measure(
     target: str,
     *,
     data: Annotated[str | None, typer.Option("--data", "--dataset")] = None,
+    scene: str | None = None,
+    labels: Path | None = None,
+    split: str | None = None,
     part: Literal["test", "val", "train"] = "test",
     weights: Weights = "best",
     pretrained: bool = False,
@@ -36,6 +39,9 @@ def measure(
         target: a run folder, a folder written by save_pretrained, a file written by `tcpvit export`, or a preset
             (untrained unless its weights come with the package).
         data: a set, as for training; needed unless TARGET is a run.
+        scene: a scene of many bands, a file or a name as indian-pines, short for --data scene:FILE.
+        labels: the file of its label map, short for --set data.options.labels=FILE.
+        split: disjoint, random, masks, or a saved split, short for --set data.options.split=SPLIT.
         part: which part of the set; a folder: without test/ and val/ has its held-out fifth for both.
         weights: of a run, those of its best or its last epoch.
         pretrained: TARGET is a preset, and an error if its weights do not come with the package.
@@ -47,12 +53,15 @@ def measure(
         tcpvit eval runs/short
         tcpvit eval runs/short --data digits-on-photos --set level=hard
         tcpvit eval runs/short/best --data digits-on-photos --json
+        tcpvit eval runs/field --scene cube.npy --labels labels.npy --split random
         tcpvit eval tcp_vit_cifar_plus --pretrained --data cifar10
         tcpvit eval plus.onnx --data cifar10
     """
     if pretrained:
         pretrained_folder(target)
-    overrides = [*short_words({"data_root": data_root}), *set]
+    of_scene: dict[str, Any] = {"labels": labels, "split": split}
+    data = named_set(data, scene, of_scene)
+    overrides = [*short_words({"data_root": data_root, **of_scene}), *set]
     found = library(target, data, part=part, weights=weights, overrides=overrides)
     if not is_main():
         return found

@@ -5,9 +5,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from tcpvit.cli.predict import load_trained
+from tcpvit.cli.progress import display_for
 from tcpvit.errors import printable
 from tcpvit.files import write_atomically
-from tcpvit.inference.loading import Weights, load_model
+from tcpvit.inference.loading import Weights
 from tcpvit.inference.page import build_page, find_twin
 
 
@@ -36,8 +38,9 @@ def page(
         tcpvit page tcp_vit_cifar_plus --out explorer.html
         tcpvit page runs/demo/tcp-0 runs/demo/std-0 --out digits.html
     """
-    loaded = load_model(target, weights)
-    beside = find_twin(loaded) if twin is None else load_model(twin, weights)
+    progress = display_for(json=True)
+    loaded = load_trained(target, weights, progress)
+    beside = find_twin(loaded) if twin is None else load_trained(twin, weights, progress)
     content = build_page(loaded, beside).encode()
     out.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(out, content)

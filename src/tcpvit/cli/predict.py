@@ -13,9 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from tcpvit.cli.predict_scene import predict_scene
 from tcpvit.cli.progress import display_for
 from tcpvit.data.decode import read_image
 from tcpvit.data.images import Fit, OnBad, list_bad
+from tcpvit.data.volumes.video import write_clip
 from tcpvit.errors import printable
 from tcpvit.figures.labelled import draw_labelled, draw_sheet
 from tcpvit.figures.style import house_style
@@ -23,6 +25,16 @@ from tcpvit.files import write_atomically, write_inside
 from tcpvit.inference.loading import LoadedModel, Weights, load_model
 from tcpvit.inference.masks import KINDS, Segmented, segment_files
 from tcpvit.inference.predict import Prediction, Predictions, check_counts, find_images, predict_files
+from tcpvit.inference.scene_map import SceneMap
+from tcpvit.inference.volumes import (
+    find_files,
+    is_volume_or_clip,
+    labelled_frames,
+    picture_of,
+    segment_volumes,
+    takes_clips,
+    takes_volumes,
+)
 from tcpvit.models import list_pretrained
 from tcpvit.progress import Progress
 from tcpvit.tables import json_text
@@ -33,8 +45,10 @@ SIDE = 512  # pixels: larger images are reduced before they are drawn
 
 def predict(
     target: str,
-    paths: list[Path],
+    paths: list[Path] = [],  # noqa: B006 (typer copies it)
     *,
+    scene: str | None = None,
+    labels: Path | None = None,
     top: int = 3,
     out: Path | None = None,
     sheet: Path | None = None,
@@ -45,23 +59,30 @@ def predict(
     batch_size: int = 250,
     device: str = "auto",
     json: bool = False,
-) -> Predictions:
-    """Label images with a trained model.
+) -> Predictions | SceneMap:
+    """Label images, or the pixels of a scene, with a trained model.
 
     Writes the likeliest labels of each file and their probabilities as CSV. Images are prepared as the model's own
     were: its size, its normalisation, its names of the classes. Grey and transparent ones are taken as colour. A
     segmenter writes a mask and an overlay of each image, at its own size, and the share of each class as CSV. In the
     CSV control characters of names are escaped (\\r), and names that begin with = + - or @ stand behind a '.
 
+    A model that was trained on a scene of many bands classifies every pixel of --scene (by default of its own): as PNG
+    with colours, as NumPy array, and as ENVI or GeoTIFF if the scene has coordinates, each with the confidences beside.
+
     Args:
         target: a run folder, a folder written by save_pretrained, a file written by `tcpvit export`, or a preset whose
             weights come with the package.
         paths: image files, and folders that are searched for images with everything below them.
+        scene: instead of images, a scene of many bands, a file or a name as indian-pines. Bands of another sensor are
+            interpolated at the wavelengths of the model.
+        labels: the label map of that scene, to draw beside the prediction with --images.
         top: how many labels to give for each image (a segmenter gives all).
-        out: write the CSV (or JSON) into this file instead of stdout.
+        out: write the CSV (or JSON) into this file instead of stdout; the map of a scene as map.png, map.tif, map.hdr
+            or map.npy, by default SCENE_classes.png and more.
         sheet: draw the images with their labels on one sheet, as sheet.png or sheet.svg.
         images: draw each image beside its labels, into this folder; a segmenter writes masks/ and overlays/ into
-            it (by default the folder segmented).
+            it (by default the folder segmented); of a scene, draw maps and the importance of its bands.
         weights: of a run, those of its best or its last epoch.
         fit: make images square by keeping the middle (crop) or everything (squash); by default as in training. A
             segmenter keeps everything: crop leaves the image its shape.
@@ -77,18 +98,29 @@ def predict(
         tcpvit predict runs/demo/tcp-0/best scans/ --on-bad stop --json
         tcpvit predict tcp_vit_pet holiday/ --images pets
         tcpvit predict plus.onnx holiday.jpg
+        tcpvit predict runs/field --images figures
+        tcpvit predict runs/field --scene cube.npy --out map.png
     """
     if sheet is not None and sheet.suffix.lower() not in (".png", ".svg", ".pdf", ".jpg"):
         raise ValueError(f"a sheet is an image, as sheet.png or sheet.svg, got {str(sheet)!r}")
     check_counts(top, batch_size)
     progress = display_for(json=True)  # stdout is left to the predictions
-    loaded = _load(target, weights, progress)
+    loaded = load_trained(target, weights, progress)
+    if "scene" in (loaded.preprocessing or {}) or scene is not None:
+        if paths:
+            raise ValueError(f"{target} classifies the pixels of a scene; name it with --scene {paths[0]}")
+        options: dict[str, Any] = {"out": out, "images": images, "batch_size": batch_size, "device": device}
+        return predict_scene(loaded, scene, labels, json=json, progress=progress, **options)
+    if labels is not None or not paths:
+        raise ValueError("--labels is for a --scene" if paths else "name the images, or folders of images, to label")
     segments = loaded.segments
     images = Path("segmented") if segments and images is None else images
-    files = find_images(paths, leave_out=_written_into(images, segments))
+    volumes = takes_volumes(loaded)
+    leave_out = _written_into(images, segments)
+    files = find_files(loaded, paths) if volumes else find_images(paths, leave_out=leave_out)
     common: dict[str, Any] = {"fit": fit, "on_bad": on_bad, "device": device, "progress": progress}
     if segments and images is not None:
-        done = Predictions(*segment_files(loaded, files, images, **common))
+        done = Predictions(*(segment_volumes if volumes else segment_files)(loaded, files, images, **common))
     else:
         done = predict_files(loaded, files, top=top, batch_size=batch_size, **common)
     if done.bad:
@@ -99,19 +131,21 @@ def predict(
     if images is not None:
         if labelled := [item for item in done.found if isinstance(item, Prediction)]:
             _draw_labelled(labelled, images)
+            if takes_clips(loaded):
+                _write_clips(labelled, images)
         what = "labelled images" if labelled else "masks and overlays"
         print(f"{len(done.found):,} {what} in {printable(str(images))}", file=sys.stderr)
     return done
 
 
-def _load(target: str, weights: Weights, progress: Progress) -> LoadedModel:
+def load_trained(target: str, weights: Weights, progress: Progress) -> LoadedModel:
     """A model that has been trained, and whose images can be prepared."""
     loaded = load_model(target, weights)
     if loaded.preprocessing is not None:
         return loaded
     if not Path(target).exists():
         raise ValueError(
-            f"{target} is a preset with random weights; train it, then predict with the folder of its run, or take one "
+            f"{target} is a preset with random weights; train it, then give the folder of its run, or take one "
             f"that comes with weights: {', '.join(list_pretrained())}"
         )
     if loaded.config is None:
@@ -184,8 +218,17 @@ def _draw_labelled(found: Sequence[Prediction], folder: Path) -> None:
         write_inside(folder, name, content.getvalue())
 
 
+def _write_clips(found: Sequence[Prediction], folder: Path) -> None:
+    """Each clip with its label below it, as a video file."""
+    for number, p in enumerate(found):
+        name = f"{number:03d}-{Path(p.file).stem}.mp4"
+        write_clip(folder / name, labelled_frames(p.file, p.caption))
+
+
 def _pixels(file: str) -> np.ndarray:
     """(H, W, 3) uint8, reduced to what a figure can show."""
+    if is_volume_or_clip(Path(file)):
+        return picture_of(file)
     image = read_image(file)
     image.thumbnail((SIDE, SIDE))
     return np.asarray(image)

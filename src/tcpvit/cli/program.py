@@ -8,8 +8,6 @@ import shutil
 import sys
 from pathlib import Path
 
-from tcpvit.progress import say
-
 
 def program() -> str:
     """`tcpvit` where that is this program, else what was typed: `.venv/bin/tcpvit`, `python -m tcpvit`."""
@@ -26,6 +24,8 @@ def pasteable(text: str) -> str:
 
 def tell(text: str) -> None:
     """Say something to the user, on stderr, as errors are said."""
+    from tcpvit.displays import say  # not above: it imports rich, which `tcpvit --help` does without
+
     say(pasteable(text))
 
 

@@ -99,7 +99,7 @@ def run_study(
     progress.resume_command = "the same command"  # `tcpvit train` knows no records
     if not pages_only:
         torch.set_num_threads(threads)
-        missing = work(study, chosen, places, epochs=epochs, root=data_root, progress=progress)
+        missing = (study.work or work)(study, chosen, places, epochs=epochs, root=data_root, progress=progress)
         if chosen and len(missing) == len(chosen):
             raise FileNotFoundError("none of these runs has its images here; see above where to get them")
     written = study.write(places)
@@ -110,8 +110,7 @@ def run_study(
 def _show_plan(plan: list[Planned], places: Places, epochs: int | None, json: bool) -> None:
     table = Table("plan", f"{len(plan)} runs, the most important first", ["run", "model", "data", "epochs", "state"])
     for run in plan:
-        recipe = run.resolved(epochs)
-        table.add(run.key, recipe.model.name, recipe.data.name, recipe.schedule.epochs, _state(run, places))
+        table.add(run.key, *run.about(epochs), _state(run, places))
     show([table], json=json)
 
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tcpvit.data.registry import SCENE, is_scene
 from tcpvit.training import Recipe
 
 KEYS = {
@@ -17,6 +18,9 @@ KEYS = {
     "batch_size": "data.batch_size",
     "device": "device",
     "data_root": "data.root",
+    "labels": "data.options.labels",
+    "split": "data.options.split",
+    "window": "data.image_size",
 }
 
 
@@ -29,7 +33,7 @@ def overrides_of(recipe: Recipe, flags: Mapping[str, Any], words: Sequence[str])
     given = {KEYS[name]: value for name, value in flags.items() if value is not None}
     short = short_words(flags)
     if given.get("data.name", recipe.data.name) != recipe.data.name:
-        short.append("data.options={}")  # those of the recipe's set are not its own
+        short.insert(0, "data.options={}")  # those of the recipe's set are not its own
     options = {key: f"--{name.replace('_', '-')}" for name, key in KEYS.items()}
     both = [*short, *words]
     for word, (key, value) in list(zip(both, recipe.resolve(both), strict=True))[len(short) :]:
@@ -45,6 +49,22 @@ def short_words(flags: Mapping[str, Any]) -> list[str]:
     ['data.root="a: b"']
     """
     return [f"{KEYS[name]}={json.dumps(_plain(value))}" for name, value in flags.items() if value is not None]
+
+
+def named_set(data: str | None, scene: str | None, of_scene: Mapping[str, Any]) -> str | None:
+    """The set that --data or --scene names; options `of_scene` are refused for other sets.
+
+    >>> named_set(None, "field.hdr", {}), named_set(None, "indian-pines", {}), named_set("cifar10", None, {})
+    ('scene:field.hdr', 'indian-pines', 'cifar10')
+    """
+    if scene is not None and data is not None:
+        raise ValueError("--scene and --data both name a set; give one of them")
+    given = [f"--{name}" for name, value in of_scene.items() if value is not None]
+    if given and scene is None and data is not None and not is_scene(data):
+        raise ValueError(f"{given[0]} is for scenes, but {data} is none; name one with --scene FILE")
+    if scene is None or is_scene(scene):
+        return data if scene is None else scene
+    return f"{SCENE}{scene}"
 
 
 def _plain(value: Any) -> Any:

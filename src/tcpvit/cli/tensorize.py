@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json as json_module
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +16,7 @@ from tcpvit.cli.show import show
 from tcpvit.data import Splits
 from tcpvit.files import refuse_links, write_json
 from tcpvit.inference import LoadedModel, load_model
+from tcpvit.inference.calibration import calibration_inputs
 from tcpvit.models import list_models, save_pretrained
 from tcpvit.models.pretrained import CONFIG, WEIGHTS
 from tcpvit.overrides import parse
@@ -23,6 +24,8 @@ from tcpvit.tables import Table, Written, percent
 from tcpvit.tensorize.config import make_config
 from tcpvit.tensorize.convert import tensorize_
 from tcpvit.tensorize.origin import build, preparation
+from tcpvit.tensorize.quality import compare
+from tcpvit.tensorize.refine import refine as refine_model
 from tcpvit.tensorize.report import Report
 from tcpvit.training import Recipe, evaluate
 from tcpvit.training.build import build_batches, find_device, load_splits
@@ -36,6 +39,11 @@ from tcpvit.training.tasks import task_for
 def tensorize(
     model: str,
     *,
+    keep: float | None = None,
+    calibrate: str | None = None,
+    samples: int = 512,
+    budget: Literal["parameters", "time"] | None = None,
+    refine: float = 0.0,
     tube: int = 3,
     transform: str = "dct",
     init: Literal["project", "fresh"] = "project",
@@ -56,12 +64,20 @@ def tensorize(
 ) -> Report:
     """Convert a model to its c-product counterpart, say what became of each layer, and win accuracy back.
 
+    With --keep and --calibrate a trained model is made smaller and still works: its layers are fitted to real inputs,
+    under one budget, and both models are compared on inputs that were held out.
     The converted model goes to OUT, for `tcpvit eval`, `tcpvit predict` and `tcpvit.from_pretrained`. With --distill it
     learns from the original before, by the training engine, and OUT is the folder of that run. If it is stopped, the
     same command goes on with it.
 
     Args:
-        model: a preset, a run or saved model (a folder), timm/NAME, torchvision/NAME or transformers/REPOSITORY.
+        model: a preset, a run or saved model (a folder), timm/NAME, torchvision/NAME, transformers/REPOSITORY or
+            sentence-transformers/NAME.
+        keep: the share of the layers' weights to keep, as 0.5; the data decide what each layer gets of it.
+        calibrate: real inputs to fit the layers to: a folder of images, a text file (one text a line) or a set.
+        samples: how many inputs to fit to; a quarter as many judge the result.
+        budget: what --keep is a share of, parameters or measured time; by default parameters.
+        refine: minutes of training on the same inputs, without labels.
         tube: the tube length C; layers whose widths it does not divide are left.
         transform: the tube transform, as dct or haar.
         init: project the weights that are there, or draw them anew.
@@ -82,17 +98,26 @@ def tensorize(
         json: print the report as JSON.
 
     Examples:
+        tcpvit tensorize runs/std --keep 0.5 --calibrate cifar10 --out runs/std-half
         tcpvit tensorize timm/vit_tiny_patch16_224 --tube 3
         tcpvit tensorize timm/deit_small_patch16_224 --option pretrained=true --tube 4 --out deit-tube4
         tcpvit tensorize timm/deit_tiny_patch16_224 --mode encoder
         tcpvit tensorize runs/std --tube 4 --distill cifar10 --set schedule.epochs=10 --out runs/std-tube4
     """
-    layers = {"arrange": arrange, "convs": convs, "include": include, "exclude": exclude}
+    layers = {
+        "arrange": arrange,
+        "convs": convs,
+        "include": include,
+        "exclude": exclude,
+        "keep": keep,
+        "budget": budget,
+    }
     switches = {"heads": heads, "strict": strict}
     given = {
         name: value for name, value in (layers | switches).items() if value
     }  # a method refuses what it has no use for
     config = make_config(options={"mode": mode, "tube": tube, "transform": transform, "init": init, **given})
+    _check_calibration(keep, calibrate, samples, refine)
     if distill is not None and out is None:
         raise ValueError("--distill trains the model, which takes a folder to keep it in; add --out FOLDER")
     if set and distill is None:
@@ -117,10 +142,18 @@ def tensorize(
         trained = _find(model, options)
         if splits is not None:
             splits = _fitting(trained, splits)
-        teacher = copy.deepcopy(trained.model) if splits is not None else None
-        report = tensorize_(trained.model, config, progress=display_for(quiet=quiet, json=json))
+        inputs = None if calibrate is None else calibration_inputs(trained, calibrate, samples)
+        teacher = copy.deepcopy(trained.model) if splits is not None or inputs is not None else None
+        display = display_for(quiet=quiet, json=json)
+        fitted_to = None if inputs is None else inputs.fitting
+        report = tensorize_(trained.model, config, calibrate=fitted_to, progress=display)
+    comparison = None
+    if teacher is not None and inputs is not None:
+        if refine:
+            refine_model(teacher, trained.model, inputs.fitting, minutes=refine, progress=display)
+        comparison = compare(teacher, trained.model, inputs.held_out, inputs.labels)
     if not json and not quiet:
-        show([report.table()])
+        show([report.table(), *([comparison.table()] if comparison else [])])
     found: dict[str, float] = {}
     if teacher is not None and splits is not None and out is not None:
         display = display_for(quiet=quiet, json=json)
@@ -130,10 +163,22 @@ def tensorize(
     elif out is not None:
         _save(trained, out)
     if json:
-        print(json_module.dumps({**report.to_dict(), **({"top1": found} if found else {})}, indent=2))
+        compared = {"comparison": asdict(comparison)} if comparison else {}
+        print(json_module.dumps({**report.to_dict(), **compared, **({"top1": found} if found else {})}, indent=2))
     elif found:
         show([_top1_table(found, f"{distill}; the model is in {out}/best")])
     return report
+
+
+def _check_calibration(keep: float | None, calibrate: str | None, samples: int, refine: float) -> None:
+    if (keep is None) != (calibrate is None):
+        raise ValueError(
+            "--keep is dealt to layers by their errors on --calibrate FOLDER, TEXTFILE or DATASET; give both"
+        )
+    if samples < 8:
+        raise ValueError(f"--samples is at least 8, got {samples}")
+    if refine < 0 or (refine and calibrate is None):
+        raise ValueError("--refine takes minutes, and inputs to refine on; add --keep and --calibrate")
 
 
 def _images(recipe: Recipe, out: Path, about: dict[str, Any], overwrite: bool) -> Splits:
@@ -168,6 +213,9 @@ def _fitting(trained: LoadedModel, splits: Splits) -> Splits:
 
 def _save(trained: LoadedModel, out: Path) -> None:
     """The converted model, with how its images are prepared if that is known."""
+    if type(trained.model).__module__.startswith("sentence_transformers"):
+        trained.model.save(str(out))  # type: ignore[operator]
+        return
     save_pretrained(trained.model, out)
     if trained.preprocessing is None:
         (out / PREPROCESSING).unlink(missing_ok=True)

@@ -10,8 +10,9 @@ from typing import Any, Literal
 from tcpvit import training
 from tcpvit.cli.names import default_name
 from tcpvit.cli.progress import display_for
-from tcpvit.cli.shortcuts import overrides_of
+from tcpvit.cli.shortcuts import named_set, overrides_of
 from tcpvit.cli.show import show
+from tcpvit.data.registry import is_scene
 from tcpvit.models import SegmenterConfig, list_models, model_config
 from tcpvit.models.pretrained import CONFIG, WEIGHTS
 from tcpvit.overrides import flat
@@ -23,16 +24,20 @@ from tcpvit.training.folder import RunFolder, folder_of
 from tcpvit.training.recipe import key_docs
 
 # The recipe for images of one's own.
-RECIPES = {"classification": "tuned-classification", "segmentation": "paper-segmentation"}
+RECIPES = {"classification": "tuned-classification", "segmentation": "paper-segmentation", "scene": "scene"}
 
 
 def train(
     recipe: str | None = None,
     *,
-    task: Literal["classification", "segmentation"] | None = None,
+    task: Literal["classification", "segmentation", "scene"] | None = None,
     model: str | None = None,
     pretrained: bool = False,
     data: str | None = None,
+    scene: str | None = None,
+    labels: Path | None = None,
+    split: str | None = None,
+    window: int | None = None,
     epochs: int | None = None,
     lr: float | None = None,
     batch_size: int | None = None,
@@ -56,14 +61,19 @@ def train(
     error.
 
     Args:
-        recipe: paper-classification, paper-segmentation, tuned-classification, demo, or a YAML file; with --model or
-            --data it may be left out, and is then that of the model's task.
-        task: instead of a recipe, that of a task: tuned-classification or paper-segmentation.
+        recipe: paper-classification, paper-segmentation, tuned-classification, scene, demo, or a YAML file; with
+            --model, --data or --scene it may be left out, and is then that of the task.
+        task: instead of a recipe, that of a task: tuned-classification, paper-segmentation or scene.
         model: a preset that `tcpvit models` lists, short for --set model.name=MODEL.
         pretrained: fine-tune the weights that come with the package, short for --set model.pretrained=true; for those
             of a run or of a saved model write --set model.pretrained=FOLDER. Positions are resampled to the size of the
             images, and other classes get a new head.
         data: a set in place of the recipe's, as cifar10 or folder:PATH; it comes with its own options.
+        scene: a scene of many bands, a file or a name as indian-pines, short for --data scene:FILE.
+        labels: the file of its label map, short for --set data.options.labels=FILE.
+        split: disjoint, random, masks, or a split that `tcpvit scene split` saved, short for
+            --set data.options.split=SPLIT.
+        window: the width of the windows around its pixels, short for --set data.image_size=WINDOW.
         epochs: short for --set schedule.epochs=EPOCHS.
         lr: the peak learning rate, short for --set optimizer.lr=LR.
         batch_size: short for --set data.batch_size=BATCH_SIZE.
@@ -86,12 +96,15 @@ def train(
         tcpvit train tuned-classification --data folder:images --set data.image_size=32
         tcpvit train --model tcp_vit_cifar_plus --pretrained --data folder:images --set data.image_size=32 --epochs 5
         tcpvit train --task segmentation --data folder:scans --model tcp_vit_pet_full
+        tcpvit train --scene cube.npy --labels labels.npy --split random --name field
         tcpvit train --resume runs/short
         tcpvit train --keys
         torchrun --nproc-per-node 2 --max-restarts 3 -m tcpvit train demo --name two
     """
+    of_scene: dict[str, Any] = {"labels": labels, "split": split, "window": window}
+    data = named_set(data, scene, of_scene)
     flags: dict[str, Any] = {"model": model, "pretrained": pretrained or None, "data": data, "epochs": epochs, "lr": lr}
-    flags |= {"batch_size": batch_size, "device": device, "data_root": data_root}
+    flags |= {"batch_size": batch_size, "device": device, "data_root": data_root, **of_scene}
     if [recipe, task, resume].count(None) < 2:
         raise ValueError("a recipe, a --task and a run to --resume exclude each other; give one of them")
     recipe = recipe or _recipe_for(task, model, data)
@@ -150,8 +163,10 @@ def _recipe_for(task: str | None, model: str | None, data: str | None) -> str | 
     """The recipe of a task, or of the task of a model; None if nothing says what to train."""
     if task is None and model is None and data is None:
         return None
-    segments = model is not None and isinstance(model_config(model), SegmenterConfig)
-    return RECIPES[task or ("segmentation" if segments else "classification")]
+    config = None if model is None else model_config(model)
+    if (data is not None and is_scene(data)) or (data is None and getattr(config, "kept", None) is not None):
+        return RECIPES[task or "scene"]
+    return RECIPES[task or ("segmentation" if isinstance(config, SegmenterConfig) else "classification")]
 
 
 def _check_resumable(folder: Path) -> None:

@@ -51,6 +51,11 @@ class Planned:
         """
         return f"{self.group}-{self.name}-{self.seed}"
 
+    def about(self, epochs: int | None = None) -> tuple[str, str, int | None]:
+        """Model, data and epochs, as the plan shows them."""
+        recipe = self.resolved(epochs)
+        return recipe.model.name, recipe.data.name, recipe.schedule.epochs
+
     def resolved(self, epochs: int | None = None, root: Path | None = None) -> Recipe:
         """The whole recipe."""
         words = [*self.changes, f"seed={self.seed}"]
@@ -92,6 +97,7 @@ class Study:
     measured: Callable[[Finished], Record]
     write: Callable[[Places], list[Path]]  # tables and figures from the records
     train: Callable[[Planned, Recipe, Path, Progress], None] = train_by_recipe
+    work: Callable[..., list[Planned]] | None = None  # None: the function `work`, for runs of the training engine
 
 
 @dataclass(frozen=True)

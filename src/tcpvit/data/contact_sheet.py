@@ -39,18 +39,23 @@ def _some(rows: Tensor, number: int, seed: int) -> Tensor:
 
 def _images(data: Images, rows: Tensor) -> Tensor:
     """(n, 3, H, W) uint8, whatever the channels and their type."""
-    images = data.fetch(rows).images.cpu().movedim(1, -1).numpy()
+    images = _planes(data.fetch(rows).images.cpu()).movedim(1, -1).numpy()
     return torch.from_numpy(as_colour(images)).movedim(-1, 1)
 
 
 def _tinted(data: Images, rows: Tensor) -> Tensor:
     """Pale grey images with class k > 0 in the colour of k and ignored pixels in white."""
     batch = data.fetch(rows)
-    masks = batch.targets.cpu().long()[:, None]  # (n, 1, H, W)
+    masks = _planes(batch.targets.cpu().long()[:, None])  # (n, 1, H, W)
     tint = TINTS[(masks[:, 0] - 1).clamp(min=0) % len(TINTS)].permute(0, 3, 1, 2)  # (n, 3, H, W)
     tint = torch.where(masks == IGNORE, WHITE.view(1, 3, 1, 1), tint)
     grey = 100 + 0.4 * _images(data, rows).float().mean(1, keepdim=True).expand_as(tint)
     return torch.where(masks > 0, torch.lerp(grey, tint.float(), 0.8), grey).to(torch.uint8)
+
+
+def _planes(images: Tensor) -> Tensor:
+    """The middle slice of volumes (n, C, T, H, W), or frame of clips; images as they are."""
+    return images if images.ndim == 4 else images[:, :, images.shape[2] // 2]
 
 
 def _arrange(lines: list[tuple[str, Tensor]], columns: int) -> Image.Image:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -14,6 +15,7 @@ import tcpvit.tensorize  # noqa: F401  # registers how converted models are load
 from tcpvit.data import Images
 from tcpvit.data.image_set import IMAGENET_MEAN, IMAGENET_STD, PIXEL_SCALE
 from tcpvit.data.images import Fit
+from tcpvit.data.scenes import Scene, WindowSet, resample_scene
 from tcpvit.errors import did_you_mean
 from tcpvit.models import create_model, from_pretrained, list_models, list_pretrained
 from tcpvit.models.pretrained import CONFIG, WEIGHTS, Pretrained, load_weights
@@ -45,7 +47,28 @@ class LoadedModel:
         if self.preprocessing is None:
             return data
         mean, std = (tuple(self.preprocessing[name]) for name in ("mean", "std"))
+        if isinstance(data, WindowSet):
+            data = replace(data, scene=self.fit_scene(data.scene))
         return replace(data, mean=mean, std=std)
+
+    def fit_scene(self, scene: Scene) -> Scene:
+        """The scene with the bands that the model was trained on: chosen, or interpolated between wavelengths."""
+        about = self.preparation().get("scene")
+        if about is None:
+            raise ValueError(f"{self.name} was not trained on a scene; train one with `tcpvit train --scene FILE`")
+        wavelengths = getattr(self.config, "wavelengths", None)
+        if wavelengths is not None and scene.wavelengths is not None:
+            return resample_scene(scene, wavelengths)
+        used = about["used"]
+        if scene.bad_bands is None and scene.bands == about["bands"]:
+            unused = np.isin(np.arange(scene.bands), used, invert=True)
+            return replace(scene, bad_bands=unused) if unused.any() else scene
+        if len(scene.good_bands) != len(used):
+            raise ValueError(
+                f"{scene.name} has {len(scene.good_bands)} bands in use, {self.name} was trained on {len(used)}; "
+                f"without the wavelengths of both they cannot be fitted to each other"
+            )
+        return scene
 
     def preparation(self) -> dict[str, Any]:
         """How the model's images are prepared; without a record of that, as ImageNet's are."""
@@ -87,8 +110,8 @@ class LoadedModel:
     @property
     def side(self) -> int | None:
         """The side of the square images that it was trained on, if that is known."""
-        height, width = self.preprocessing["image_shape"][1:] if self.preprocessing else (0, 0)
-        return height if height and height == width else None
+        sides = set(self.preprocessing["image_shape"][1:]) if self.preprocessing else set()
+        return sides.pop() if len(sides) == 1 else None
 
     @property
     def config(self) -> Any:
@@ -98,16 +121,17 @@ class LoadedModel:
     @torch.no_grad()
     def try_on(self, data: Images, hint: str = "") -> Tensor:
         """The logits of one blank image of the set's shape; a model that refuses it is an error that says so."""
-        channels, height, width = data.image_shape
+        channels, *size = data.image_shape
         like = next(self.model.parameters())
         try:
-            return unwrapped(self.model(torch.zeros(1, channels, height, width, dtype=like.dtype, device=like.device)))
+            return unwrapped(self.model(torch.zeros(1, channels, *size, dtype=like.dtype, device=like.device)))
         except (AssertionError, RuntimeError, ValueError) as error:
-            size = self.preprocessing["image_shape"][1] if self.preprocessing else "SIZE"
+            wanted = self.preprocessing["image_shape"][1] if self.preprocessing else "SIZE"
             said = str(error).partition("\n")[0].rstrip(".")
             raise ValueError(
-                f"{self.name} does not take the images of {data.source}, which are {height}×{width}×{channels} "
-                f"({said}); resize them with --set data.image_size={size}{hint}"
+                f"{self.name} does not take the images of {data.source}, which are "
+                f"{'×'.join(map(str, (*size, channels)))} ({said}); resize them with --set data.image_size={wanted}"
+                f"{hint}"
             ) from error
 
 

@@ -15,6 +15,7 @@ from tcpvit.data.images import Fit, OnBad, list_bad
 from tcpvit.data.walk import walk_images
 from tcpvit.inference.loading import LoadedModel
 from tcpvit.inference.masks import Segmented
+from tcpvit.inference.volumes import as_volume_files, takes_volumes
 from tcpvit.progress import Progress
 from tcpvit.training.build import find_device
 from tcpvit.training.evaluation import unwrapped
@@ -96,7 +97,9 @@ def predict_files(
     """The `top` likeliest labels of each file; one that cannot be read is named in `bad`, or stops everything."""
     check_counts(top, batch_size)
     at = find_device(Recipe(device=device))
-    data = _as_data(loaded, files, fit)
+    if loaded.preparation()["task"] != "classification":
+        raise ValueError(f"{loaded.name} labels every pixel; take tcpvit.inference.segment_files for it")
+    data = as_volume_files(loaded, files, fit) if takes_volumes(loaded) else as_image_files(loaded, files, fit)
     model = loaded.model.to(at).eval()
     top = min(top, len(data.classes))
     found: list[Prediction] = []
@@ -125,11 +128,9 @@ def check_counts(top: int, batch_size: int) -> None:
         raise ValueError(f"top and batch_size are at least 1, got {top} and {batch_size}")
 
 
-def _as_data(loaded: LoadedModel, files: Sequence[str | Path], fit: Fit | None) -> ImageFiles:
+def as_image_files(loaded: LoadedModel, files: Sequence[str | Path], fit: Fit | None = None) -> ImageFiles:
     """The files as a set of the kind that the model was trained on; without a record of that, as ImageNet's are."""
     about = loaded.preparation()
-    if about["task"] != "classification":
-        raise ValueError(f"{loaded.name} labels every pixel; take tcpvit.inference.segment_files for it")
     channels, height, width = about["image_shape"]
     if height != width:
         raise ValueError(f"{loaded.name} takes images of {width}×{height} pixels; files are made square")

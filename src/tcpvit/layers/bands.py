@@ -61,8 +61,11 @@ class BandDCT(nn.Module):
         return F.conv2d(x, cast_like(self.gain * self.matrix, x)[:, :, None, None])
 
     @torch.no_grad()
-    def standardise_(self, spectra: Tensor) -> BandDCT:
+    def standardise_(self, spectra: Tensor, power: float = 1.0) -> BandDCT:
         """Give every coefficient unit deviation over spectra (n, bands), which should be those of the training pixels.
+
+        Coefficients are divided by their deviation to the `power`, and by what makes their mean variance 1: 0 leaves
+        high frequencies as small as they are, and the noise in them.
 
         >>> bands = BandDCT(200, 32).standardise_(spectra := torch.randn(500, 200))
         >>> bands(spectra[:, :, None, None]).std(0, correction=0).mean().round(decimals=4)
@@ -72,7 +75,8 @@ class BandDCT(nn.Module):
             raise ValueError(f"give two or more finite spectra, (n, {self.bands}), got shape {tuple(spectra.shape)}")
         deviation = (spectra.double() @ self.matrix.mT.to(spectra.device, torch.float64)).std(0, correction=0)
         varies = deviation > 1e-6 * deviation.max()  # what does not vary says nothing, at any scale
-        self.gain.copy_(torch.where(varies, 1 / deviation, 1)[:, None])
+        gain = torch.where(varies, deviation, 1) ** -power
+        self.gain.copy_((gain / (gain * deviation)[varies].square().mean().sqrt())[:, None])
         return self
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> BandDCT:

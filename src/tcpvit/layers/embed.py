@@ -20,8 +20,8 @@ from tcpvit.layers.transform import HatTransform, attach_transform
 
 PatchEmbedding = Literal["none", "shared", "t_linear", "linear", "sub_patch"]
 PATCH_EMBEDS: tuple[str, ...] = get_args(PatchEmbedding)
-# What the tube runs along: the channels, the depth (or time) of a patch of a volume, or both, the channels fastest.
-TubeAxes = Literal["channels", "depth", "depth+channels"]
+# What the tube runs along: the channels, the depth (or time) of a patch of a volume, or two axes, the second fastest.
+TubeAxes = Literal["channels", "depth", "depth+channels", "depth+height"]
 AXES = ("depth", "height", "width")  # of a volume; an image has the last two, a clip has frames for a depth
 Patch = int | tuple[int, ...]
 
@@ -103,7 +103,16 @@ def depth_as_channels(volumes: Tensor, depth: int, axes: str) -> Tensor:
     torch.Size([2, 12, 2, 32, 32])
     """
     parts = volumes.unflatten(2, (-1, depth))  # (B, c, T/P_t, P_t, H, W)
-    return (parts.movedim(3, 2) if axes == "depth" else parts.movedim(3, 1)).flatten(1, 2)
+    return (parts.movedim(3, 1) if axes == "depth+channels" else parts.movedim(3, 2)).flatten(1, 2)
+
+
+def height_as_channels(volumes: Tensor, height: int) -> Tensor:
+    """The rows of each patch as channels, fastest: (B, c, T, H, W) -> (B, c·P_h, T, H/P_h, W).
+
+    >>> height_as_channels(torch.zeros(2, 3, 8, 32, 32), 4).shape
+    torch.Size([2, 12, 8, 8, 32])
+    """
+    return volumes.unflatten(3, (-1, height)).movedim(4, 2).flatten(1, 2)
 
 
 def patchify_slices(images: Tensor, patch: Patch, tube: int | None = None) -> Tensor:
@@ -158,7 +167,8 @@ class TPatchEmbed(nn.Module):
     `share`, t_linear and sub_patch have one matrix and bias for all slices.
 
     The patch of a volume is (P_t, P_h, P_w); its tube may run along its depth (`axes="depth"`), or along depth and
-    channels ("depth+channels"). Then the slices of its depth are channels, and the patch that is left is P_h×P_w.
+    channels ("depth+channels"), or depth and height ("depth+height"). What the tube runs along become channels, and the
+    patch that is left is P_h×P_w, or a line of P_w.
     """
 
     transform: HatTransform
@@ -175,11 +185,14 @@ class TPatchEmbed(nn.Module):
         axes: TubeAxes = "channels",
     ):
         super().__init__()
-        self.depth, self.axes = 0, axes  # of the slices that become channels
+        self.depth, self.height, self.axes = 0, 0, axes  # of the slices and rows that become channels
         sides = patch_shape(patch, 2) if isinstance(patch, int) else patch
         if axes != "channels" and kind != "linear":
             self.depth, sides = sides[0], (1, *sides[1:])
             in_chans *= self.depth
+        if axes == "depth+height" and kind != "linear":
+            self.height, sides = sides[1], (1, 1, sides[2])
+            in_chans *= self.height
         _check_patch_embed(kind, in_chans, sides, d, transform.tube)
         self.patch, self.kind = sides, kind
         attach_transform(self, transform, transform.tube)
@@ -200,6 +213,8 @@ class TPatchEmbed(nn.Module):
         """(B, C, H, W) -> (C, B, N, d)."""
         if self.depth:
             images = depth_as_channels(images, self.depth, self.axes)
+        if self.height:
+            images = height_as_channels(images, self.height)
         if self.kind == "linear":
             tokens = self.proj(patchify(images, self.patch).flatten(2))  # (B, N, d·C)
             return self.transform.to_hat_tokens(tokens.unflatten(-1, (-1, self.transform.tube)))

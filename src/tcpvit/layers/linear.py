@@ -136,7 +136,8 @@ class TLinear(nn.Module):
 class TubalLinear(nn.Module):
     """The drop-in for nn.Linear: flat features with the tube fastest, (..., in) -> (..., out), spatial domain.
 
-    `weight` is the differentiable dense (out, in) matrix, because other people's code reads it.
+    `weight` is the differentiable dense (out, in) matrix, because other people's code reads it. With a `rank` r, a map
+    through r numbers, U·V, stands beside the slices; with a tube of 1 it stands alone.
 
     >>> layer = TubalLinear(48, 96, tube=3)
     >>> x = torch.randn(2, 65, 48)
@@ -144,28 +145,54 @@ class TubalLinear(nn.Module):
     (torch.Size([2, 65, 96]), torch.Size([96, 48]), 1632)
     >>> torch.allclose(layer(x), layer.to_dense()(x), atol=1e-5)
     True
+    >>> TubalLinear(48, 96, tube=3, rank=4)(x).shape, TubalLinear(48, 96, tube=1, rank=4).weight_hat
+    (torch.Size([2, 65, 96]), None)
     """
 
     transform: HatTransform
+    weight_hat: nn.Parameter | None  # Ŵ, one matrix per slice; None where low rank stands alone
+    v: nn.Parameter | None  # (r, in)
+    u: nn.Parameter | None  # (out, r)
 
     def __init__(
-        self, in_features: int, out_features: int, tube: int, transform: TransformOf = "dct", *, bias: bool = True
+        self,
+        in_features: int,
+        out_features: int,
+        tube: int,
+        transform: TransformOf = "dct",
+        *,
+        bias: bool = True,
+        rank: int = 0,
     ):
         super().__init__()
         attach_transform(self, transform, tube)
         for name, features in (("in_features", in_features), ("out_features", out_features)):
             if features % tube:
                 raise ValueError(f"{name}={features} is no multiple of the tube {tube}; choose a divisor of {features}")
-        self.in_features, self.out_features, self.tube = in_features, out_features, tube
-        self.weight_hat = nn.Parameter(torch.empty(tube, in_features // tube, out_features // tube))
+        self.in_features, self.out_features, self.tube, self.rank = in_features, out_features, tube, rank
+        slices = torch.empty(tube, in_features // tube, out_features // tube) if tube > 1 or not rank else None
+        self.weight_hat = None if slices is None else nn.Parameter(slices)
+        self.v = nn.Parameter(torch.empty(rank, in_features)) if rank else None
+        self.u = nn.Parameter(torch.empty(out_features, rank)) if rank else None
         self.bias = nn.Parameter(torch.empty(out_features)) if bias else None  # flat and spatial, as nn.Linear's
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the weights anew."""
-        init_weight_(self.weight_hat, fan_in=self.weight_hat.shape[1])
+        """Draw the weights anew; low rank starts at zero beside slices, as in LoRA."""
+        if self.weight_hat is not None:
+            init_weight_(self.weight_hat, fan_in=self.weight_hat.shape[1])
+        if self.v is not None and self.u is not None:
+            init_weight_(self.v, fan_in=self.in_features)
+            nn.init.zeros_(self.u) if self.weight_hat is not None else init_weight_(self.u, fan_in=self.rank)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
+
+    @property
+    def main_weight(self) -> nn.Parameter:
+        """The slices, or U where low rank stands alone: says device and dtype, and whether the layer learns."""
+        found = self.u if self.weight_hat is None else self.weight_hat
+        assert found is not None
+        return found
 
     @property
     def weight(self) -> Tensor:
@@ -174,16 +201,27 @@ class TubalLinear(nn.Module):
 
     def dense_matrix(self) -> Tensor:
         """The dense (out, in) matrix of this layer, differentiable."""
+        low_rank = None if self.v is None or self.u is None else self.u @ self.v
+        if self.weight_hat is None:
+            assert low_rank is not None
+            return low_rank
         matrix, inverse = self.transform.matrices()
         # dense[(o, p), (i, q)] = Σ_k M⁻¹[p, k] Ŵ[k, i, o] M[k, q]
         dense = torch.einsum(
             "pk,kio,kq->opiq", inverse.to(self.weight_hat), self.weight_hat, matrix.to(self.weight_hat)
         )
-        return dense.reshape(self.out_features, self.in_features)
+        dense = dense.reshape(self.out_features, self.in_features)
+        return dense if low_rank is None else dense + low_rank
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., in) -> (..., out)."""
-        return tubal_product(x, self.weight_hat, self.transform, self.bias)
+        if self.v is None or self.u is None:
+            assert self.weight_hat is not None
+            return tubal_product(x, self.weight_hat, self.transform, self.bias)
+        between = F.linear(x, self.v)  # (..., r)
+        if self.weight_hat is None:
+            return F.linear(between, self.u, self.bias)
+        return tubal_product(x, self.weight_hat, self.transform, self.bias) + F.linear(between, self.u)
 
     def to_dense(self) -> nn.Linear:
         """The nn.Linear that computes the same."""
@@ -191,8 +229,8 @@ class TubalLinear(nn.Module):
             self.in_features,
             self.out_features,
             bias=self.bias is not None,
-            device=self.weight_hat.device,
-            dtype=self.weight_hat.dtype,
+            device=self.main_weight.device,
+            dtype=self.main_weight.dtype,
         )
         with torch.no_grad():
             dense.weight.copy_(self.weight)
@@ -222,6 +260,8 @@ class TubalLinear(nn.Module):
             raise ValueError(
                 f"the nearest layer is known for orthogonal transforms only, {self.transform.name} is not one"
             )
+        if self.weight_hat is None or self.rank:
+            raise ValueError("slices beside a low rank are fitted together; use tcpvit.tensorize.fit")
         dense = dense.to(self.weight_hat)
         matrix, inverse = (m.to(dense) for m in self.transform.matrices())
         blocks = dense.reshape(self.out_features // self.tube, self.tube, -1, self.tube)  # (o, p, i, q)
@@ -231,5 +271,8 @@ class TubalLinear(nn.Module):
 
     def extra_repr(self) -> str:
         """What `repr` shows."""
-        has_bias = self.bias is not None
-        return f"in_features={self.in_features}, out_features={self.out_features}, tube={self.tube}, bias={has_bias}"
+        rank = f"rank={self.rank}, " if self.rank else ""
+        return (
+            f"in_features={self.in_features}, out_features={self.out_features}, tube={self.tube}, {rank}"
+            f"bias={self.bias is not None}"
+        )

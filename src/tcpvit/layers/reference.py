@@ -263,16 +263,20 @@ def patches(layer: TPatchEmbed, images: Tensor) -> Tensor:
 
 
 def _deep_patches(layer: TPatchEmbed, volumes: Tensor) -> Tensor:
-    """Patches (B, N, P_h·P_w, channels), one after the other; the channels are c·P_t slices, the tube fastest."""
-    T, H, W = (
-        range(0, side, step) for side, step in zip(volumes.shape[2:], (layer.depth, *layer.patch[1:]), strict=True)
-    )
+    """Patches (B, N, pixels, channels), one after the other; what the tube runs along is a channel, tube fastest."""
+    sides = (layer.depth, layer.height or layer.patch[1], layer.patch[2])
     tokens = []
-    for t, y, x in itertools.product(T, H, W):
-        part = volumes[:, :, t : t + layer.depth, y : y + layer.patch[1], x : x + layer.patch[2]].flatten(3)
-        order = [(j, k) for j in range(part.shape[1]) for k in range(layer.depth)]  # channel, slice of the depth
-        order = sorted(order, key=lambda jk: jk[::-1]) if layer.axes == "depth+channels" else order
-        tokens.append(torch.stack([part[:, j, k] for j, k in order], -1))
+    for t, y, x in itertools.product(*(range(0, n, p) for n, p in zip(volumes.shape[2:], sides, strict=True))):
+        part = volumes[:, :, t : t + sides[0], y : y + sides[1], x : x + sides[2]]  # (B, c, P_t, P_h, P_w)
+        if layer.axes == "depth+height":
+            channels = [
+                part[:, j, k, h] for j in range(part.shape[1]) for k in range(sides[0]) for h in range(sides[1])
+            ]
+        elif layer.axes == "depth":
+            channels = [part[:, j, k].flatten(1) for j in range(part.shape[1]) for k in range(sides[0])]
+        else:
+            channels = [part[:, j, k].flatten(1) for k in range(sides[0]) for j in range(part.shape[1])]
+        tokens.append(torch.stack(channels, -1))
     return torch.stack(tokens, 1)
 
 

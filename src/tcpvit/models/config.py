@@ -158,7 +158,7 @@ class ViTConfig(EncoderConfig):
     """A standard ViT (`kind="std"`) or a TCP-ViT (`kind="tcp"`); `embed_dim` is the full width d·C of both.
 
     For scenes of many bands, `kept` coefficients of each spectrum take the place of its `in_chans` bands. Volumes and
-    clips have sizes of three axes, (T, H, W), and a tube along the channels, the depth of a patch, or both.
+    clips have sizes of three axes, (T, H, W), and a tube along the channels, the depth of a patch, or two axes.
 
     >>> ViTConfig(kind="tcp", img_size=32, patch_size=4).d
     16
@@ -189,7 +189,7 @@ class ViTConfig(EncoderConfig):
     wavelengths: Maybe[tuple[Number, ...]] = None  # of the bands it is trained on, in nanometres
     # From here on TCP only.
     tube: Maybe[Count | TubeAxes] = None  # C, or what it runs along; None: the kept coefficients, or the channels
-    transform: Transforms = "dct"  # with tube="depth+channels" along both, or one for each
+    transform: Transforms = "dct"  # with tube="depth+channels" or "depth+height" along both, or one for each
     attention: AttentionKind = "slice"
     activation_domain: ActivationDomain = "transform"
     coupling: Words = ()
@@ -227,7 +227,7 @@ class ViTConfig(EncoderConfig):
         if self.ndim == 3 and (self.kept is not None or self.stem or self.patch_embed == "sub_patch"):
             raise ValueError("kept, stem and patch_embed=sub_patch are for images, and this model takes volumes")
         if not isinstance(self.transform, str) and len(self.tube_shape) != 2 and self.kind == "tcp":
-            raise ValueError(f"a transform for each of two axes, {self.transform}, needs tube=depth+channels")
+            raise ValueError(f"a transform for each of two axes, {self.transform}, needs a tube as tube=depth+channels")
 
     @property
     def tube_axes(self) -> TubeAxes:
@@ -244,8 +244,8 @@ class ViTConfig(EncoderConfig):
         """The lengths of a tube: one, or (C_t, C) for tensors of order 4."""
         if self.tube_axes == "channels":
             return super().tube_shape
-        depth = self.patch_shape[0]
-        return (depth,) if self.tube == "depth" else (depth, self.coefficients)
+        depth, height, _ = self.patch_shape
+        return {"depth": (depth,), "depth+height": (depth, height)}.get(self.tube_axes, (depth, self.coefficients))
 
     @property
     def coefficients(self) -> int:
@@ -255,12 +255,14 @@ class ViTConfig(EncoderConfig):
     @property
     def channels(self) -> int:
         """Channels of what is cut into patches; slices of a patch's depth are channels if the tube runs along it."""
-        return self.coefficients * max(self.stem, 1) * (self.patch_shape[0] if self.is_deep else 1)
+        return self.coefficients * max(self.stem, 1) * prod(self.patch_shape) // self.pixels
 
     @property
     def pixels(self) -> int:
         """Numbers of one channel in a patch, as it is cut."""
-        return prod(self.patch_shape[1:] if self.is_deep else self.patch_shape)
+        if not self.is_deep:
+            return prod(self.patch_shape)
+        return prod(self.patch_shape[2:] if self.tube == "depth+height" else self.patch_shape[1:])
 
     @property
     def num_prefix_tokens(self) -> int:

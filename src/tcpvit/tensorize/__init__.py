@@ -14,10 +14,13 @@ from tcpvit.tensorize.convert import materialize_, tensorize_, to_dense_
 from tcpvit.tensorize.drop_ins import TubalConv1D, TubalMultiheadAttention, TubalPatchConv2d
 from tcpvit.tensorize.flops import faster_dense
 from tcpvit.tensorize.origin import build
+from tcpvit.tensorize.quality import Comparison, compare
+from tcpvit.tensorize.refine import refine
 from tcpvit.tensorize.report import LayerRow, Report
 from tcpvit.training.distill import distill
 
 __all__ = [
+    "Comparison",
     "EncoderConfig",
     "LayerRow",
     "Report",
@@ -26,9 +29,11 @@ __all__ = [
     "TubalMultiheadAttention",
     "TubalPatchConv2d",
     "build",
+    "compare",
     "distill",
     "faster_dense",
     "materialize_",
+    "refine",
     "tensorize_",
     "to_dense_",
 ]

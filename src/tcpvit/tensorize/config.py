@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
-from typing import Annotated, Any, ClassVar, Literal
+from dataclasses import field, fields, replace
+from typing import Any, ClassVar, Literal
 
-from annotated_types import Ge
 from torch import Tensor, nn
 
 from tcpvit.algebra.transforms import Transform
@@ -14,7 +13,7 @@ from tcpvit.layers.attention import AttentionKind
 from tcpvit.layers.block import ActivationDomain
 from tcpvit.layers.transform import HatTransform
 from tcpvit.memory import check_memory
-from tcpvit.validation import Count, Flag, Natural, Patterns, checked, dataclass, unknown_option
+from tcpvit.validation import Count, Flag, Natural, Patterns, Share, checked, dataclass, unknown_option
 
 Init = Literal["project", "fresh"]
 Convs = Literal["none", "pointwise", "patch", "all"]
@@ -28,11 +27,13 @@ class Conversion:
 
     mode: ClassVar[str]  # what `tensorize_(model, mode=...)`, the command line and config.json call the method
 
-    tube: Annotated[Count, Ge(2)] = 3
+    tube: Count = 3
     transform: str | Transform | Tensor = "dct"
     init: Init = "project"
 
     def __post_init__(self) -> None:
+        if self.tube < 2 and not getattr(self, "rank", 0):
+            raise ValueError(f"tube is at least 2, got {self.tube}; low rank alone is tube=1 with a rank=")
         check_memory(4 * 8 * self.tube**2, f"the transform of a tube of {self.tube}", "choose a shorter tube")
         found = HatTransform(self.transform, self.tube)
         if self.init == "project" and not found.is_orthogonal:
@@ -77,6 +78,15 @@ class TensorizeConfig(Conversion):
             attention heads, where nothing else sees it, "all" also along the residual stream of timm's ViTs, whose
             `forward_features` then has its features in another order, or "none".
         strict: a layer that cannot be converted because of its width is an error.
+        rank: a map through so many numbers beside the slices; with tube=1, instead of them.
+        keep: the share of the converted layers' weights that is kept, as 0.5; which layer gets which tube and rank is
+            decided on `calibrate=`, and `tube` and `rank` are not used.
+        budget: what `keep` is a share of: "parameters", or the measured "time" of the layers.
+        structure: with `keep`, what layers may become: "slices", "low_rank", "both" beside each other, or what is
+            "best" for each.
+        sequential: with `keep`, fit each layer behind those that are converted already, not each by itself.
+        uniform: with `keep`, keep the same share of every layer.
+        forms: tube and rank of single layers by name, as a calibration chose them.
     """
 
     mode = "drop_in"
@@ -89,6 +99,17 @@ class TensorizeConfig(Conversion):
     convs: Convs = "none"
     arrange: Arrange = "inside"
     strict: Flag = False
+    rank: Natural = 0
+    keep: Share | None = None
+    budget: Literal["parameters", "time"] = "parameters"
+    structure: Literal["best", "slices", "low_rank", "both"] = "best"
+    sequential: Flag = True
+    uniform: Flag = False
+    forms: dict[str, tuple[Count, Natural]] = field(default_factory=dict)
+
+    def form_of(self, name: str) -> tuple[int, int]:
+        """Tube and rank of a layer."""
+        return self.forms.get(name, (self.tube, self.rank))
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -18,14 +18,17 @@ from tcpvit.layers.transform import STORED
 from tcpvit.models.pretrained import ENCODER_NOTE
 from tcpvit.progress import Progress
 from tcpvit.tensorize.arrange import arrange_
+from tcpvit.tensorize.calibrate import calibrate_
 from tcpvit.tensorize.config import EncoderConfig, TensorizeConfig, make_config
-from tcpvit.tensorize.drop_ins import Errors, densified, tensorized
+from tcpvit.tensorize.drop_ins import Errors, densified, opened, tensorized
 from tcpvit.tensorize.encoder import HatEncoder, convert_encoder
-from tcpvit.tensorize.find import Site, find_sites, maps_of, shapes_of
+from tcpvit.tensorize.find import Site, find_sites, maps_of, shapes_of, widths_of
 from tcpvit.tensorize.flops import Example, faster_dense, try_to_count
 from tcpvit.tensorize.record import drop_ins_of, note_in_config
 from tcpvit.tensorize.report import DONE, LayerRow, Report
+from tcpvit.tensorize.streams import Batch
 
+TIED = "shares its weight with another layer"  # a fit of its own would part them
 HOOKS = (
     "_backward_hooks",
     "_backward_pre_hooks",
@@ -43,6 +46,7 @@ def tensorize_(
     config: TensorizeConfig | EncoderConfig | None = None,
     *,
     example: Example = None,
+    calibrate: Iterable[Batch] | None = None,
     progress: Progress | None = None,
     **options: Any,
 ) -> Report:
@@ -51,8 +55,9 @@ def tensorize_(
     A `TensorizeConfig` replaces linear layers one by one, an `EncoderConfig` takes the whole encoder into the hat
     domain. `options` are fields of the config, for short calls; without a config, `mode="encoder"` chooses the second.
     `example` is an input of the model, a tensor, a tuple or a dict, on which FLOPs are counted and reorderings are
-    checked; it may be left out for models that say what they take, and be False to count none. `progress` is told how
-    far the conversion is. If this raises, the model computes what it did.
+    checked; it may be left out for models that say what they take, and be False to count none. `calibrate` are batches
+    of a few hundred real inputs, without labels, to which layers are fitted under the budget `keep` of the config.
+    `progress` is told how far the conversion is. If this raises, the model computes what it did.
 
     >>> model = nn.Sequential(nn.Linear(48, 96), nn.GELU(), nn.Linear(96, 48))
     >>> report = tensorize_(model, tube=3)
@@ -66,9 +71,10 @@ def tensorize_(
     config = make_config(config, options)
     if isinstance(config.transform, str) and config.transform in STORED:
         raise ValueError(f"transform={config.transform!r} needs its matrix: pass the transform or the matrix itself")
+    _check_calibration(config, calibrate)
     before = count_parameters(model)
     flops, why_not = try_to_count(model, example)
-    rows, gain, notes = convert(model, config, example, progress)
+    rows, gain, notes = convert(model, config, example, progress, calibrate)
     note_in_config(model)
     flops_after = None
     if flops is not None:
@@ -79,16 +85,27 @@ def tensorize_(
     return Report(type(model).__name__, config.to_dict(), rows, before, after, flops, flops_after, gain, notes)
 
 
+def _check_calibration(config: TensorizeConfig | EncoderConfig, calibrate: Iterable[Batch] | None) -> None:
+    keep = getattr(config, "keep", None)
+    if keep is not None and calibrate is None:
+        raise ValueError(f"keep={keep} is dealt to layers by their errors on data; pass calibrate=, batches of inputs")
+    if keep is None and calibrate is not None:
+        raise ValueError("calibrate= fits layers under a budget; pass keep=, as 0.5, with a TensorizeConfig")
+
+
 def convert(
     model: nn.Module,
     config: TensorizeConfig | EncoderConfig,
     example: Example = None,
     progress: Progress | None = None,
+    calibrate: Iterable[Batch] | None = None,
 ) -> tuple[list[LayerRow], float, tuple[str, ...]]:
     """Convert, without counting what was saved: the rows of the report, the energy that reordering won, and notes."""
     progress = progress or Progress()
     with torch.inference_mode(False), torch.enable_grad():  # what is made here is to be trained
         if isinstance(config, TensorizeConfig):
+            if calibrate is not None:
+                return *_convert_calibrated(model, config, calibrate, progress), ()
             return _convert_layers(model, config, example, progress)
         rows = convert_encoder(model, config, progress)
         setattr(model, ENCODER_NOTE, config.to_dict())
@@ -106,6 +123,69 @@ def _convert_layers(
     rows = [row for site in progress.track(sites, "converting layers") for row in swap.rows_of(site)]
     replace_modules(model, swap.made)
     return rows, gain, notes
+
+
+def _convert_calibrated(
+    model: nn.Module, config: TensorizeConfig, batches: Iterable[Batch], progress: Progress
+) -> tuple[list[LayerRow], float]:
+    """Fit the layers to data: an attention with its maps as layers of their own, tied weights left."""
+    sites = [replace(s, reason=s.reason or (TIED if s.notes else None)) for s in find_sites(model, config)]
+    chosen = [site for site in sites if site.reason is None]
+    if any(site.module is model for site in chosen):
+        raise ValueError("the model is itself one linear layer, which cannot be replaced in place; wrap it in a module")
+    open_ones: dict[int, nn.Module] = {
+        id(site.module): opened(site.module) for site in chosen if isinstance(site.module, nn.MultiheadAttention)
+    }
+    layers: dict[str, nn.Module] = {}
+    widths: dict[str, list[int]] = {}
+    inner: set[str] = set()  # maps of attentions
+    for site in chosen:
+        attention = open_ones.get(id(site.module))
+        for label in shapes_of(site):
+            name = site.full_name(label)
+            layers[name] = site.module if attention is None else attention.get_submodule(label)
+            widths[name] = widths_of(model, site, label)
+            inner |= {name} if attention is not None else set()
+    for site in chosen:
+        if id(site.module) in open_ones:
+            adopt(site.module, open_ones[id(site.module)])
+    replace_modules(model, open_ones)
+    closed = {id(open_ones[id(s.module)]): s for s in chosen if id(s.module) in open_ones}
+    try:
+        found = calibrate_(model, layers, widths, inner, batches, config, progress)
+    except BaseException:
+        replace_modules(model, {key: site.module for key, site in closed.items()})
+        raise
+    for key, site in closed.items():
+        if any(site.full_name(label) not in found.fits for label in shapes_of(site)):  # one plain map: as it was
+            replace_modules(model, {key: site.module})
+            for label in shapes_of(site):
+                if found.fits.pop(site.full_name(label), None):
+                    found.skipped[site.full_name(label)] = "a map of the same attention was left"
+    rows = []
+    for site in sites:
+        for label, shape in shapes_of(site).items():
+            name = site.full_name(label)
+            before = _parameters(site.module, label)
+            fit = found.fits.get(name)
+            if fit is None:
+                status = site.reason or found.skipped[name]
+                rows.append(LayerRow(name, site.kind, *shape, before, before, status, notes=site.notes))
+                continue
+            new = model.get_submodule(name)
+            adopt(layers[name], new)
+            after = before + _size(new) - _size(layers[name])
+            rows.append(
+                LayerRow(
+                    name, site.kind, *shape, before, after,
+                    error=fit.error**0.5, tube=fit.tube, rank=fit.rank, ridge=fit.ridge,
+                )
+            )  # fmt: skip
+    return rows, 0.0
+
+
+def _size(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
 
 
 def to_dense_(model: nn.Module) -> nn.Module:
@@ -146,19 +226,22 @@ class _Swap:
         old, new, notes = site.module, site.module, site.notes
         if site.reason is None:
             norms = {label: _norm(matrix) for label, matrix in maps_of(old).items()}
-            new, errors = self._make(old)
+            new, errors = self._make(site)
             notes += ("faster dense",) if faster_dense(new) else ()
         rows = []
         for label, shape in shapes_of(site).items():
             name, sizes = site.full_name(label), (_parameters(old, label), _parameters(new, label))
             status, error, norm = site.reason or DONE, errors.get(label), norms.get(label)
-            rows.append(LayerRow(name, site.kind, *shape, *sizes, status, error, norm, notes))
+            form = self.config.form_of(name) if site.reason is None else (None, 0)
+            rows.append(LayerRow(name, site.kind, *shape, *sizes, status, error, norm, notes, *form))
         return rows
 
-    def _make(self, old: nn.Module) -> tuple[nn.Module, Errors]:
-        new, errors = tensorized(old, self.config.tube, self.config.transform, self.config.init)
-        if isinstance(new, TubalLinear) and isinstance(old.weight, nn.Parameter):
-            new.weight_hat = self.slices.setdefault(id(old.weight), new.weight_hat)
+    def _make(self, site: Site) -> tuple[nn.Module, Errors]:
+        old = site.module
+        forms = {label: self.config.form_of(site.full_name(label)) for label in shapes_of(site)}
+        new, errors = tensorized(old, self.config.tube, self.config.transform, self.config.init, forms=forms)
+        if isinstance(new, TubalLinear) and isinstance(old.weight, nn.Parameter) and not new.rank:
+            new.weight_hat = self.slices.setdefault(id(old.weight), new.main_weight)
         adopt(old, new)
         self.made[id(old)] = new
         return new, errors
@@ -187,7 +270,7 @@ def _densify(model: nn.Module, drop_ins: Mapping[str, nn.Module]) -> nn.Module:
     for old in drop_ins.values():
         new: Any = densified(old)
         if isinstance(old, TubalLinear):
-            new.weight = dense.setdefault(id(old.weight_hat), new.weight)
+            new.weight = dense.setdefault(id(old.main_weight), new.weight)
         adopt(old, new)
         made[id(old)] = new
     replace_modules(model, made)

@@ -8,6 +8,7 @@ drop-in of a layer, `densified` is the exact way back. Biases stay the same para
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from tcpvit.layers.linear import TransformOf, TubalLinear, tubal_product
 from tcpvit.tensorize.config import Init
+from tcpvit.tensorize.fit import Fit, nearest
 
 Errors = dict[str, float | None]  # the relative projection error of each linear map of a layer; None if drawn anew
 
@@ -40,9 +42,9 @@ class TubalConv1D(TubalLinear):
         return self.dense_matrix().mT
 
     @classmethod
-    def of(cls, conv: Any, tube: int, transform: TransformOf, init: Init) -> tuple[TubalConv1D, Errors]:
+    def of(cls, conv: Any, tube: int, transform: TransformOf, init: Init, rank: int) -> tuple[TubalConv1D, Errors]:
         """The drop-in of `conv`, and its projection error."""
-        layer, error = make_map(conv.weight.mT, conv.bias, tube, transform, init, cls)
+        layer, error = make_map(conv.weight.mT, conv.bias, tube, transform, init, cls, rank)
         return layer, {"": error}
 
     def to_dense(self) -> Any:
@@ -50,7 +52,7 @@ class TubalConv1D(TubalLinear):
         from transformers.pytorch_utils import Conv1D
 
         dense = Conv1D(self.out_features, self.in_features)
-        dense.weight = like(self.weight_hat, self.weight)
+        dense.weight = like(self.main_weight, self.weight)
         dense.bias = self.bias
         return dense
 
@@ -78,24 +80,30 @@ class TubalPatchConv2d(TubalLinear):
         return self.dense_matrix().unflatten(1, (*self.kernel_size, -1)).movedim(-1, 1)
 
     @classmethod
-    def of(cls, conv: nn.Conv2d, tube: int, transform: TransformOf, init: Init) -> tuple[TubalPatchConv2d, Errors]:
+    def of(
+        cls, conv: nn.Conv2d, tube: int, transform: TransformOf, init: Init, rank: int
+    ) -> tuple[TubalPatchConv2d, Errors]:
         """The drop-in of `conv`, and its projection error."""
         matrix = conv.weight.movedim(1, -1).flatten(1)  # channels fastest
-        layer, error = make_map(matrix, conv.bias, tube, transform, init, cls)
+        layer, error = make_map(matrix, conv.bias, tube, transform, init, cls, rank)
         layer.in_channels = conv.in_channels
         layer.kernel_size, layer.stride = pair(conv.kernel_size), pair(conv.stride)
         return layer, {"": error}
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., in, H, W) -> (..., out, H', W')."""
-        (height, width), (down, right) = self.kernel_size, self.stride
-        if self.kernel_size == (1, 1):
-            return super().forward(x[..., ::down, ::right].movedim(-3, -1)).movedim(-1, -3).contiguous()
+        return super().forward(self.patches(x, self.kernel_size, self.stride)).movedim(-1, -3).contiguous()
+
+    @staticmethod
+    def patches(x: Tensor, kernel: tuple[int, int], stride: tuple[int, int]) -> Tensor:
+        """What it reads: (..., in, H, W) -> (..., H', W', h·w·in), channels fastest."""
+        (height, width), (down, right) = kernel, stride
+        if kernel == (1, 1):
+            return x[..., ::down, ::right].movedim(-3, -1)
         rows, columns = x.shape[-2] // height, x.shape[-1] // width
         x = x[..., : rows * height, : columns * width]  # as a convolution leaves out what is over
         patches = x.unflatten(-1, (columns, width)).unflatten(-3, (rows, height))  # (..., in, rows, h, columns, w)
-        patches = patches.movedim(-5, -1).transpose(-4, -3).flatten(-3)  # (..., rows, columns, h·w·in)
-        return super().forward(patches).movedim(-1, -3).contiguous()
+        return patches.movedim(-5, -1).transpose(-4, -3).flatten(-3)
 
     def to_dense(self) -> Any:
         """The nn.Conv2d that computes the same."""
@@ -107,7 +115,7 @@ class TubalPatchConv2d(TubalLinear):
             bias=self.bias is not None,
             device="meta",
         )
-        dense.weight = like(self.weight_hat, self.weight)
+        dense.weight = like(self.main_weight, self.weight)
         dense.bias = self.bias
         return dense
 
@@ -127,19 +135,22 @@ class TubalMultiheadAttention(nn.MultiheadAttention):
     """
 
     out_proj: Any
-    in_proj: TubalLinear | None  # packed
-    q_proj: TubalLinear | None  # or separate
-    k_proj: TubalLinear | None
-    v_proj: TubalLinear | None
+    in_proj: Any  # packed
+    q_proj: Any  # or separate
+    k_proj: Any
+    v_proj: Any
 
     def __init__(self) -> None:
         nn.Module.__init__(self)  # its projections come from `of`
 
     @classmethod
     def of(
-        cls, attention: nn.MultiheadAttention, tube: int, transform: TransformOf, init: Init
+        cls, attention: nn.MultiheadAttention, make: Callable[..., tuple[nn.Module, float | None]]
     ) -> tuple[TubalMultiheadAttention, Errors]:
-        """The drop-in of `attention`, and the projection errors of its linear maps."""
+        """The drop-in of `attention`, and the projection errors of its linear maps: make(name, weight, bias) has each.
+
+        Maps that are plain linear layers compute the same.
+        """
         new = cls()
         copy_settings(attention, new)
         errors: Errors = {}
@@ -148,11 +159,10 @@ class TubalMultiheadAttention(nn.MultiheadAttention):
         for name, weight in (packed | separate).items():
             layer = None
             if weight is not None:
-                layer, errors[name] = make_map(weight, None, tube, transform, init)
+                layer, errors[name] = make(name, weight, None)
             setattr(new, name, layer)
-        new.out_proj, errors["out_proj"] = make_map(
-            attention.out_proj.weight, attention.out_proj.bias, tube, transform, init
-        )
+        out = attention.out_proj
+        new.out_proj, errors["out_proj"] = make("out_proj", out.weight, out.bias)
         return new, errors
 
     def to_dense(self) -> nn.MultiheadAttention:
@@ -161,11 +171,11 @@ class TubalMultiheadAttention(nn.MultiheadAttention):
         copy_settings(self, dense)
         for name in ("in_proj", "q_proj", "k_proj", "v_proj"):
             layer = getattr(self, name)
-            weight = None if layer is None else like(layer.weight_hat, layer.weight)
+            weight = None if layer is None else like(layer.main_weight, layer.weight)
             dense.register_parameter(f"{name}_weight", weight)
         out = self.out_proj
         dense.out_proj = NonDynamicallyQuantizableLinear(out.in_features, out.out_features, device="meta")
-        dense.out_proj.weight = like(out.weight_hat, out.weight)
+        dense.out_proj.weight = like(out.main_weight, out.weight)
         dense.out_proj.bias = out.bias
         return dense
 
@@ -214,7 +224,10 @@ class TubalMultiheadAttention(nn.MultiheadAttention):
             found = [project(x) for project, x in zip(maps, (query, key, value), strict=True)]
         elif query is key is value:
             found = list(self.in_proj(query).chunk(3, -1))
+        elif not isinstance(self.in_proj, TubalLinear) or self.in_proj.rank:
+            found = [self.in_proj(x).chunk(3, -1)[part] for part, x in enumerate((query, key, value))]
         else:
+            assert self.in_proj.weight_hat is not None
             weights, transform = self.in_proj.weight_hat.chunk(3, -1), self.in_proj.transform
             found = [tubal_product(x, w, transform) for x, w in zip((query, key, value), weights, strict=True)]
         if self.in_proj_bias is None:
@@ -239,26 +252,45 @@ class TubalMultiheadAttention(nn.MultiheadAttention):
 
 
 def make_map(
-    matrix: Tensor, bias: Tensor | None, tube: int, transform: TransformOf, init: Init, cls: Any = TubalLinear
+    matrix: Tensor,
+    bias: Tensor | None,
+    tube: int,
+    transform: TransformOf,
+    init: Init,
+    cls: Any = TubalLinear,
+    rank: int = 0,
 ) -> tuple[Any, float | None]:
     """A c-product layer in the place of a dense (out, in) matrix: nearest to it, or drawn with its deviation."""
     features, device, dtype = (matrix.shape[1], matrix.shape[0]), matrix.device, matrix.dtype
     with torch.device(device):
-        layer = cls(*features, tube, transform, bias=False)
+        layer = cls(*features, tube, transform, bias=False, rank=rank)
     layer.to(torch.promote_types(dtype, torch.float32))
     error = None
-    if init == "project":
+    if init == "project" and rank:
+        error = set_fit_(layer, nearest(matrix.detach().mT, tube, rank, layer.transform))
+    elif init == "project":
         error = layer.project_(matrix.detach())
-    elif not matrix.is_meta:
+    elif not matrix.is_meta and layer.weight_hat is not None:
         draw_(layer, matrix.detach())
-    layer.to(dtype).weight_hat.requires_grad_(matrix.requires_grad)
+    layer.to(dtype).requires_grad_(matrix.requires_grad)
     layer.bias = bias
     return layer, error
 
 
 @torch.no_grad()
+def set_fit_(layer: TubalLinear, fit: Fit) -> float:
+    """Give a layer fitted weights, and return their relative error."""
+    values = (fit.slices, None if fit.v is None else fit.v.mT, None if fit.u is None else fit.u.mT)
+    for parameter, value in zip((layer.weight_hat, layer.v, layer.u), values, strict=True):
+        if parameter is not None and value is not None:
+            parameter.copy_(value)
+    return math.sqrt(fit.error)
+
+
+@torch.no_grad()
 def draw_(layer: TubalLinear, dense: Tensor) -> None:
     """Draw the slices so that outputs are as strong as those of `dense`: a slice sums over d inputs, not over d·C."""
+    assert layer.weight_hat is not None
     strength = dense.float().square().mean().sqrt().item() * math.sqrt(layer.tube)
     nn.init.trunc_normal_(layer.weight_hat).mul_(strength / 0.8796)  # the deviation of a normal that is cut at two
 
@@ -295,16 +327,48 @@ def pair(size: int | tuple[int, ...]) -> tuple[int, int]:
     return (size, size) if isinstance(size, int) else (size[0], size[1])
 
 
-def tensorized(module: nn.Module, tube: int, transform: TransformOf, init: Init) -> tuple[nn.Module, Errors]:
-    """The drop-in of a layer, and the projection errors of its linear maps."""
+def tensorized(
+    module: nn.Module,
+    tube: int,
+    transform: TransformOf,
+    init: Init,
+    rank: int = 0,
+    forms: Mapping[str, tuple[int, int]] | None = None,
+) -> tuple[nn.Module, Errors]:
+    """The drop-in of a layer, and the projection errors of its maps; `forms` are tube and rank of some of them."""
+
+    def make(name: str, weight: Tensor, bias: Tensor | None) -> tuple[nn.Module, float | None]:
+        its_tube, its_rank = (forms or {}).get(name, (tube, rank))
+        return make_map(weight, bias, its_tube, transform_for(its_tube), init, rank=its_rank)
+
+    def transform_for(tube: int) -> TransformOf:
+        return transform if tube > 1 else "identity"
+
     if isinstance(module, nn.MultiheadAttention):
-        return TubalMultiheadAttention.of(module, tube, transform, init)
+        return TubalMultiheadAttention.of(module, make)
+    tube, rank = (forms or {}).get("", (tube, rank))
     if isinstance(module, nn.Conv2d):
-        return TubalPatchConv2d.of(module, tube, transform, init)
+        return TubalPatchConv2d.of(module, tube, transform_for(tube), init, rank)
     if isinstance(module, nn.Linear):
-        layer, error = make_map(module.weight, module.bias, tube, transform, init)
+        layer, error = make("", module.weight, module.bias)
         return layer, {"": error}
-    return TubalConv1D.of(module, tube, transform, init)
+    return TubalConv1D.of(module, tube, transform_for(tube), init, rank)
+
+
+def opened(attention: nn.MultiheadAttention) -> TubalMultiheadAttention:
+    """The attention with plain linear layers as its maps, which share its weights: what they see can be looked at."""
+
+    def linear(name: str, weight: Tensor, bias: Tensor | None) -> tuple[nn.Module, None]:
+        layer = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
+        layer.weight, layer.bias = as_parameter(weight), bias  # type: ignore[assignment]
+        return layer, None
+
+    return TubalMultiheadAttention.of(attention, linear)[0]
+
+
+def as_parameter(weight: Tensor) -> nn.Parameter:
+    """The parameter itself."""
+    return weight if isinstance(weight, nn.Parameter) else nn.Parameter(weight)
 
 
 def densified(module: nn.Module) -> nn.Module:
@@ -313,6 +377,6 @@ def densified(module: nn.Module) -> nn.Module:
         return module.to_dense()
     assert isinstance(module, TubalLinear)
     dense = nn.Linear(module.in_features, module.out_features, bias=module.bias is not None, device="meta")
-    dense.weight = like(module.weight_hat, module.weight)
+    dense.weight = like(module.main_weight, module.weight)
     dense.bias = module.bias  # type: ignore[assignment]
     return dense

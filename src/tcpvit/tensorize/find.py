@@ -157,26 +157,36 @@ def _why_not(model: nn.Module, site: Site, config: TensorizeConfig, heads: dict[
         return heads[id(site.module)]
     if min(map(min, shapes_of(site).values())) < config.min_features:
         return f"has fewer than {config.min_features} features"
-    return _unfit(model, site, config.tube)
+    return None if config.keep is not None else _unfit(model, site, config)  # a calibration takes tubes that fit
 
 
-def _unfit(model: nn.Module, site: Site, tube: int) -> str | None:
+def _unfit(model: nn.Module, site: Site, config: TensorizeConfig) -> str | None:
     """Why the widths of a layer do not go with the tube."""
-    for width_in, width_out in shapes_of(site).values():
-        # The tube of a patch runs along its channels.
-        inner = site.module.in_channels if isinstance(site.module, nn.Conv2d) else width_in
-        for side, width in (("input", inner), ("output", width_out)):
+    for label in shapes_of(site):
+        tube, _ = config.form_of(site.full_name(label))
+        width_in, width_out, *parts = widths_of(model, site, label)
+        for side, width in (("input", width_in), ("output", width_out)):
             if width % tube:
                 return f"{side} width {width} {WIDTH} {tube}"
-    parts = [] if site.kind == "attention" else part_widths(model, site.name, shapes_of(site)[""][1])
-    for width in parts:
-        if width % tube:
-            return f"its fused parts are {width} wide, which {WIDTH} {tube}"
+        for width in parts:
+            if width % tube:
+                return f"its fused parts are {width} wide, which {WIDTH} {tube}"
     return None
+
+
+def widths_of(model: nn.Module, site: Site, label: str) -> list[int]:
+    """What a tube has to divide: the input width of a map, its output width, and those of the parts of that."""
+    width_in, width_out = shapes_of(site)[label]
+    # The tube of a patch runs along its channels.
+    inner = site.module.in_channels if isinstance(site.module, nn.Conv2d) else width_in
+    parts = [] if site.kind == "attention" else part_widths(model, site.name, width_out)
+    return [inner, width_out, *parts]
 
 
 def _notes(model: nn.Module, site: Site, config: TensorizeConfig) -> tuple[str, ...]:
     """What a reader should know of a layer that is converted."""
+    if config.keep is not None:
+        return ()
     if isinstance(site.module, nn.MultiheadAttention):
         width: int | None = site.module.head_dim
     else:

@@ -34,7 +34,9 @@ Origin = dict[str, Any]
 
 
 def build(name: str, **options: Any) -> nn.Module:
-    """A model by name: a preset of ours, "timm/NAME", "torchvision/NAME" or "transformers/REPOSITORY".
+    """A model by name: a preset of ours, or one of timm, torchvision, transformers and sentence-transformers.
+
+    Theirs are written "timm/NAME", "torchvision/NAME", "transformers/REPOSITORY", "sentence-transformers/REPOSITORY".
 
     `options` go to the library that builds it, as `pretrained=True` for timm; from transformers the model comes with
     its weights. The model remembers them, so that `save_pretrained` can say how to build it again.
@@ -46,16 +48,27 @@ def build(name: str, **options: Any) -> nn.Module:
     if not slash:
         return create_model(name, **options)
     if library == "transformers":
-        return import_library("transformers").AutoModelForImageClassification.from_pretrained(rest, **options)
+        return _from_transformers(rest, options)
+    if library == "sentence-transformers":
+        return import_library("sentence_transformers").SentenceTransformer(rest, **{"device": "cpu", **options})
     if library not in ("timm", "torchvision"):
         raise ValueError(
             f"{name!r} is no model: give a preset ({', '.join(list_models('*cifar'))}, ...), timm/NAME, "
-            f"torchvision/NAME or transformers/REPOSITORY"
+            f"torchvision/NAME, transformers/REPOSITORY or sentence-transformers/NAME"
         )
     model = _create(library, rest, options)
     without_weights = {key: value for key, value in options.items() if key not in OF_WEIGHTS}
     setattr(model, NOTE, {"library": library, "name": rest, "options": without_weights})
     return model
+
+
+def _from_transformers(name: str, options: dict[str, Any]) -> nn.Module:
+    """A classifier of images if the architecture has one, else the model without a head."""
+    transformers = import_library("transformers")
+    config = transformers.AutoConfig.from_pretrained(name)
+    images = transformers.AutoModelForImageClassification
+    kind = images if type(config) in images._model_mapping else transformers.AutoModel
+    return kind.from_pretrained(name, **options)
 
 
 def origin_of(model: nn.Module) -> Origin | None:

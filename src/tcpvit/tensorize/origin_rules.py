@@ -15,8 +15,8 @@ from typing import Any
 from tcpvit.compat import repair_torchvision
 from tcpvit.models.pretrained import ARCHITECTURES
 
-EXTRAS = {"timm": "timm", "torchvision": "vision", "transformers": "hf"}
-LIBRARIES = ("tcpvit", *EXTRAS)
+EXTRAS = {"timm": "timm", "torchvision": "vision", "transformers": "hf", "sentence_transformers": "text"}
+LIBRARIES = ("tcpvit", "timm", "torchvision", "transformers")
 MAX_DEPTH = 5  # of lists and dicts in options
 WORD = re.compile(r"[\w+|-]{0,64}")  # no dot, slash, colon or space: neither a path nor a repository nor an address
 TIMM_NAME = re.compile(r"\w+(\.\w+)?", re.ASCII)  # architecture.tag; hf-hub: and local-dir: have a colon

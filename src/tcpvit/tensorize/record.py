@@ -37,13 +37,23 @@ def conversions_of(model: nn.Module) -> list[dict[str, Any]]:
     """The configs that bring a model built anew into this one's form; weights are drawn, then loaded."""
     encoder = [{**getattr(model, ENCODER_NOTE), "init": "fresh"}] if hasattr(model, ENCODER_NOTE) else []
     layers: dict[tuple[int, str], list[str]] = {}
+    forms: dict[str, tuple[int, int]] = {}  # of layers that are not one tube's slices alone
+    fitted: list[str] = []
+    transform = "dct"
     for name, module in drop_ins_of(model).items():
-        layer: Any = module.out_proj if isinstance(module, TubalMultiheadAttention) else module
-        layers.setdefault((layer.tube, layer.transform.name), []).append(glob.escape(name))
-    return encoder + [
-        TensorizeConfig(tube, transform, init="fresh", include=names, heads=True, convs="all").to_dict()
-        for (tube, transform), names in layers.items()
-    ]
+        maps = {label: m for label, m in module.named_modules() if isinstance(m, TubalLinear)}
+        layer = maps.get("out_proj") or maps[""]
+        if any(m.rank or m.tube != layer.tube for m in maps.values()):
+            fitted.append(glob.escape(name))
+            forms |= {".".join(word for word in (name, label) if word): (m.tube, m.rank) for label, m in maps.items()}
+            transform = next((m.transform.name for m in maps.values() if m.tube > 1), transform)
+        else:
+            layers.setdefault((layer.tube, layer.transform.name), []).append(glob.escape(name))
+    common: dict[str, Any] = {"init": "fresh", "heads": True, "convs": "all"}
+    found = [TensorizeConfig(tube, phi, include=names, **common) for (tube, phi), names in layers.items()]
+    if fitted:
+        found.append(TensorizeConfig(2, transform, include=fitted, forms=forms, **common))
+    return encoder + [config.to_dict() for config in found]
 
 
 def note_in_config(model: nn.Module) -> None:

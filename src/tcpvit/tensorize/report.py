@@ -22,14 +22,23 @@ class LayerRow:
     before: int  # parameters, biases included
     after: int
     status: str = DONE  # or why it was left
-    error: float | None = None  # ‖W − W'‖ / ‖W‖ of the projection
+    error: float | None = None  # ‖W − W'‖ / ‖W‖ of the projection; of a calibration, that of the output on its data
     norm: float | None = None  # ‖W‖
     notes: tuple[str, ...] = ()
+    tube: int | None = None  # of a converted layer; 1: no slices
+    rank: int = 0  # of the map beside the slices
+    ridge: float | None = None  # λ of the fit, in parts of the mean square of an input
 
     @property
     def done(self) -> bool:
         """Whether it was converted."""
         return self.status == DONE
+
+    @property
+    def form(self) -> str:
+        """What it became."""
+        slices = f"C = {self.tube}" if self.tube and self.tube > 1 else ""
+        return " + ".join(word for word in (slices, f"rank {self.rank}" if self.rank else "") if word)
 
     @property
     def energy(self) -> float | None:
@@ -89,18 +98,24 @@ class Report:
 
     def table(self) -> Table:
         """Every linear layer, then the totals."""
-        title = f"{self.model}, tube {self.config['tube']}, {self.config['transform']}, {self.config['init']}"
-        table = Table("tensorize", title, ["layer", "in", "out", "before", "after", "ratio", "error", "status"])
+        keep = self.config.get("keep")
+        if keep is None:
+            title = f"{self.model}, tube {self.config['tube']}, {self.config['transform']}, {self.config['init']}"
+        else:
+            title = f"{self.model}, calibrated to keep {keep:.3g} of the {self.config['budget']} of these layers"
+        columns = ["layer", "in", "out", "form", "before", "after", "ratio", "error", "status"]
+        table = Table("tensorize", title, columns)
         for row in self.rows:
             status = "; ".join((row.status, *row.notes))
             ratio = Ratio.of(row.after, row.before)
-            table.add(row.name, row.in_features, row.out_features, row.before, row.after, ratio, row.error, status)
+            sizes = (row.in_features, row.out_features, row.form, row.before, row.after)
+            table.add(row.name, *sizes, ratio, row.error, status)
         for name, before, after in (
             ("whole model", self.parameters_before, self.parameters_after),
             ("its FLOPs", self.flops_before, self.flops_after),
         ):
             if before is not None:
-                table.add(name, None, None, before, after, Ratio.of(after, before), None, "", strong=True)
+                table.add(name, None, None, "", before, after, Ratio.of(after, before), None, "", strong=True)
         table.notes += [*self._energy(), *self.notes]
         return table
 

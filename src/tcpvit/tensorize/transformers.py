@@ -127,9 +127,16 @@ def _weight_files(fetch: Fetch) -> list[Path]:
 def _with_names_in(model: Any, conversion: dict[str, Any]) -> dict[str, Any]:
     """The conversion with the names that layers have here: transformers loads models with a head into those without."""
     prefix, known = f"{model.base_model_prefix}.", {name for name, _ in model.named_modules()}
-    names = []
+    names: list[str] = []
+    forms: dict[str, Any] = {}
     for name in conversion.get("include", ()):
         here = next((n for n in (name, prefix + name, name.removeprefix(prefix)) if n in known), name)
         if here in known or model.base_model is not model:  # a model without a head has no use for the head's layers
             names.append(here)
-    return {**conversion, "include": names} if "include" in conversion else conversion
+            here_forms = {key: form for key, form in conversion.get("forms", {}).items() if _is_within(key, name)}
+            forms |= {here + key[len(name) :]: form for key, form in here_forms.items()}
+    return {**conversion, "include": names, "forms": forms} if "include" in conversion else conversion
+
+
+def _is_within(name: str, owner: str) -> bool:
+    return name == owner or name.startswith(f"{owner}.")

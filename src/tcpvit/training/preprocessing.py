@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,11 +12,20 @@ from tcpvit.data import Images
 from tcpvit.data.decode import Bands
 from tcpvit.data.image_set import Task
 from tcpvit.data.images import Fit
+from tcpvit.data.scenes import WindowSet
 from tcpvit.memory import check_memory
 from tcpvit.training.recipe import DataRecipe
-from tcpvit.validation import Count, NonNegative, Number, Text, read_checked
+from tcpvit.validation import Count, Natural, NonNegative, Number, Text, read_checked
 
 PREPROCESSING = "preprocessing.json"
+
+
+class SceneAbout(TypedDict):
+    """What else there is to know of a scene: how many bands it has, which are used (from 0), colours of the classes."""
+
+    bands: Count
+    used: list[Natural]
+    colours: list[tuple[Natural, Natural, Natural]]
 
 
 class Preprocessing(TypedDict):
@@ -23,18 +33,20 @@ class Preprocessing(TypedDict):
 
     task: Task
     classes: list[Text]
-    image_shape: tuple[Count, Count, Count]
+    image_shape: tuple[Count, Count, Count] | tuple[Count, Count, Count, Count]
     mean: list[Number]
     std: list[NonNegative]
     source: NotRequired[Text]
     dtype: NotRequired[Literal["uint8", "uint16", "float32"]]
     bands: NotRequired[Bands]
     fit: NotRequired[Fit]
+    unit: NotRequired[Text]
+    scene: NotRequired[SceneAbout]
 
 
 def describe_preprocessing(data: Images, recipe: DataRecipe) -> dict[str, Any]:
     """How images are made ready for a model trained on `data`, and what its classes are called."""
-    return {
+    about = {
         "source": data.source,
         "task": data.task,
         "classes": list(data.classes),
@@ -42,9 +54,15 @@ def describe_preprocessing(data: Images, recipe: DataRecipe) -> dict[str, Any]:
         "dtype": str(data.dtype).removeprefix("torch."),
         "bands": recipe.options.get("bands", "all"),
         "fit": default_fit(recipe, data.task),
+        "unit": data.unit,
         "mean": list(data.mean),
         "std": list(data.std),
     }
+    if isinstance(data, WindowSet):
+        scene = data.scene
+        used, colours = scene.good_bands.tolist(), list(map(list, scene.colours))
+        about["scene"] = {"bands": scene.bands, "used": used, "colours": colours}
+    return about
 
 
 def default_fit(recipe: DataRecipe | None, task: str) -> Fit:
@@ -64,8 +82,15 @@ def read_preprocessing(folder: Path) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     found = read_checked(path, Preprocessing)
-    channels, height, width = found["image_shape"]
+    channels = found["image_shape"][0]
     if not len(found["mean"]) == len(found["std"]) == channels:
         raise ValueError(f"{path} should have a mean and a std for each of {channels} channels; save the model again")
-    check_memory(4 * channels * height * width, f"an image of {path}", "restore it from a copy")
+    scene = found.get("scene")
+    if scene is not None and not (
+        len(scene["used"]) == channels
+        and max(scene["used"]) < scene["bands"]
+        and len(scene["colours"]) == len(found["classes"])
+    ):
+        raise ValueError(f"{path} should name {channels} bands and a colour for each class; save the model again")
+    check_memory(4 * prod(found["image_shape"]), f"an image of {path}", "restore it from a copy")
     return found

@@ -23,6 +23,7 @@ from tcpvit.models.registry import list_models, model_config
 from tcpvit.overrides import find_key, parse, put, unknown_key
 from tcpvit.validation import (
     Count,
+    Extent,
     Flag,
     Fraction,
     Maybe,
@@ -65,7 +66,10 @@ class DataRecipe:
     root: Annotated[Text | None, Doc("where sets lie; null: $TCPVIT_DATA, else the user's cache")] = None
     options: Annotated[dict[Text, Any], Doc("of the set, as {split: paper, seed: 1}")] = field(default_factory=dict)
     image_size: Annotated[
-        Maybe[Count], Doc("resize to this; null: as the set comes; of scenes the width of the windows, 9")
+        Maybe[Extent],
+        Doc(
+            "resize to this (of volumes also [T, H, W]); null: as the set comes; of scenes the width of the windows, 9"
+        ),
     ] = None
     batch_size: Annotated[Count, Doc("images of one optimiser step, over all processes and accumulation")] = 256
     eval_batch_size: Annotated[Count, Doc("images that each process evaluates at a time")] = 500

@@ -8,7 +8,8 @@ its place on earth.
 """
 
 from tcpvit.data.scenes.built_in import materials_scene
-from tcpvit.data.scenes.load import make_split, open_scene, scene_splits
+from tcpvit.data.scenes.composite import class_spectra, composite
+from tcpvit.data.scenes.load import make_split, open_scene, open_split, scene_splits
 from tcpvit.data.scenes.named import NamedScene, check_scene, find_scene, list_scenes, scene_files
 from tcpvit.data.scenes.read import read_scene, with_labels
 from tcpvit.data.scenes.resample import resample_scene
@@ -29,6 +30,8 @@ __all__ = [
     "WindowSet",
     "check_scene",
     "class_colours",
+    "class_spectra",
+    "composite",
     "cut_windows",
     "disjoint_split",
     "find_scene",
@@ -37,6 +40,7 @@ __all__ = [
     "make_split",
     "materials_scene",
     "open_scene",
+    "open_split",
     "random_split",
     "read_scene",
     "resample_scene",

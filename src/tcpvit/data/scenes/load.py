@@ -62,10 +62,14 @@ def load(
     disjoint, unless `validation_by` is "pixels". Bands are standardised by the training pixels; with `transductive`, by
     all.
     """
-    scene = open_scene(name, root, labels=labels, key=key, labels_key=labels_key, classes=classes)
-    made = make_split(
-        scene,
-        split,
+    scene, made = open_split(
+        name,
+        root,
+        labels=labels,
+        key=key,
+        labels_key=labels_key,
+        classes=classes,
+        split=split,
         image_size=image_size,
         seed=seed,
         val_fraction=val_fraction,
@@ -79,6 +83,14 @@ def load(
         val_mask=val_mask,
     )
     return scene_splits(name, scene, made, transductive=transductive)
+
+
+def open_split(name: str, root: str | Path | None = None, **options: Any) -> tuple[Scene, SceneSplit]:
+    """The scene and its split, by the options of `load`."""
+    of_scene = {key: value for key, value in options.items() if key in ("labels", "key", "labels_key", "classes")}
+    scene = open_scene(name, root, **of_scene)
+    of_split = {key: value for key, value in options.items() if key not in (*of_scene, "transductive")}
+    return scene, make_split(scene, **of_split)
 
 
 def open_scene(

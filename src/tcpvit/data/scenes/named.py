@@ -190,7 +190,7 @@ def find_scene(name: str, root: str | Path | None = None) -> Scene:
     known = _known(name)
     files = scene_files(name, root)
     if files is None:
-        raise FileNotFoundError(_missing(known, data_root(root)))
+        raise FileNotFoundError(how_to_get(name, root))
     cube, labels = files
     scene = read_scene(cube)
     if scene.shape != known.shape:
@@ -217,6 +217,15 @@ def scene_files(name: str, root: str | Path | None = None) -> tuple[Path, Path |
         if cube := _first_file(home, known.cube_files):
             return cube, _first_file(home, known.label_files)
     return None
+
+
+def how_to_get(name: str, root: str | Path | None = None) -> str:
+    """Where the files of a scene are published, and where they are looked for."""
+    known, place = _known(name), data_root(root)
+    where = f"put it, with {known.label_files[0]} beside it, into {place / HOMES[1]}"
+    if known.urls:
+        return f"{known.cube_files[0]} is not under {place}: download {' and '.join(known.urls)}, and {where}"
+    return f"{known.cube_files[0]} is not under {place}: it must be requested at {known.page}; then {where}"
 
 
 def check_scene(name: str, root: str | Path | None = None) -> list[FileCheck]:
@@ -253,10 +262,3 @@ def _first_file(folder: Path, names: tuple[str, ...]) -> Path | None:
         return None
     present = {path.name.lower(): path for path in sorted(folder.iterdir()) if path.is_file()}
     return next((present[name.lower()] for name in names if name.lower() in present), None)
-
-
-def _missing(known: NamedScene, root: Path) -> str:
-    where = f"put it, with {known.label_files[0]} beside it, into {root / HOMES[1]}"
-    if known.urls:
-        return f"{known.cube_files[0]} is not under {root}: download {' and '.join(known.urls)}, and {where}"
-    return f"{known.cube_files[0]} is not under {root}: it must be requested at {known.page}; then {where}"

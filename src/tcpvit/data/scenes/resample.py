@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,7 @@ Floats = NDArray[np.float64]
 def resample_scene(scene: Scene, wavelengths: Sequence[float] | Floats) -> Scene:
     """The scene with bands at `wavelengths` (nanometres), interpolated linearly between its own good bands.
 
-    A scene that has these bands already is returned as it is; else the new one is held in memory, as float32.
+    A scene that has these bands already is returned as it is; else pixels are interpolated whenever they are read.
     Wavelengths up to half a band beyond the scene's first and last take the value there; others are refused.
     """
     wanted = np.asarray(wavelengths, np.float64)
@@ -26,11 +27,25 @@ def resample_scene(scene: Scene, wavelengths: Sequence[float] | Floats) -> Scene
     if len(good) == scene.bands == len(wanted) and np.allclose(scene.wavelengths, wanted, rtol=0, atol=0.01):
         return scene
     weights = resampling_matrix(scene.wavelengths[good], wanted, scene.name).astype(np.float32)  # (bands, wanted)
-    height, width, _ = scene.shape
-    data = np.empty((height, width, len(wanted)), np.float32)
-    for row in range(height):  # so that a scene that is mapped into memory is never read as a whole
-        data[row] = np.asarray(scene.data[row], np.float32)[:, good] @ weights
+    data: Any = _Interpolated(scene.data, good, weights)
     return replace(scene, data=data, wavelengths=wanted, bad_bands=None)
+
+
+class _Interpolated:
+    """Stands for an array (H, W, wanted) of which only the pixels that are asked for are read and interpolated."""
+
+    ndim, dtype = 3, np.dtype(np.float32)
+
+    def __init__(self, data: NDArray[Any], good: NDArray[np.intp], weights: NDArray[np.float32]):
+        self.data, self.good, self.weights = data, good, weights
+        self.shape = (*data.shape[:2], weights.shape[1])
+
+    def __getitem__(self, pixels: Any) -> NDArray[np.float32]:
+        """Index rows and columns as those of an array; `...` is not known."""
+        return np.asarray(self.data[pixels], np.float32)[..., self.good] @ self.weights
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        return self[:, :].astype(self.dtype if dtype is None else dtype, copy=False)
 
 
 def resampling_matrix(have: Floats, wanted: Floats, name: str = "the scene") -> Floats:

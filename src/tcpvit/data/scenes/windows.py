@@ -16,6 +16,7 @@ from torch import Tensor
 from tcpvit.data.scenes.scene import Scene
 from tcpvit.data.scenes.splits import check_window
 
+ROWS, COLUMNS = 16, 256  # of a tile
 Integers = NDArray[np.int64]
 
 
@@ -51,8 +52,8 @@ def scene_windows(
     batch_size: int,
     prepare: Callable[[Tensor], Tensor] | None = None,
     *,
-    rows: int = 16,
-    columns: int = 256,
+    rows: int = ROWS,
+    columns: int = COLUMNS,
 ) -> Iterator[SceneWindows]:
     """The windows of all pixels, tile by tile of `rows` × `columns`: memory does not depend on the size of the scene.
 

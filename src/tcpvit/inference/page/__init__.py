@@ -83,7 +83,7 @@ def _described(loaded: LoadedModel, kind: str) -> tuple[dict[str, Any], bytes]:
         "name": loaded.name,
         "kind": kind,
         "side": config.image_shape[0],
-        "patch": config.patch_size,
+        "patch": config.patch_shape[0],
         "depth": config.depth,
         "heads": config.num_heads,
         "tube": config.tube_length,
@@ -110,11 +110,12 @@ def _checked(loaded: LoadedModel, kind: str) -> VisionTransformer:
     model, wanted = loaded.model, "TCP-ViT" if kind == "tcp" else "standard ViT"
     if not isinstance(model, VisionTransformer) or model.config.kind != kind or not model.num_classes:
         raise ValueError(f"{loaded.name} is no {wanted} that classifies images, which is what the explorer shows here")
-    config, height_width = model.config, model.config.image_shape
+    config = model.config
     problems = {
+        "is for volumes": config.ndim != 2,
         "is for images of other than three channels": config.in_chans != 3 or config.kept is not None,
         "has a tube that is not the three channels": kind == "tcp" and config.tube_length != 3,
-        "is for images that are not square": height_width[0] != height_width[1],
+        "has images or patches that are not square": len({*config.image_shape}) + len({*config.patch_shape}) > 2,
         "has a distillation token": config.distilled,
         "has a convolutional stem": bool(config.stem),
         f"embeds its patches by {config.embedding}": kind == "tcp" and config.embedding in ("linear", "sub_patch"),

@@ -179,6 +179,7 @@ def _checksum_file(library: Path) -> Path:
 
 
 def _fingerprint(source: Path, compiler: str, flags: list[str]) -> str:
-    """Another source, compiler, torch or processor is another library."""
-    parts = [source.read_text(), compiler, torch.__version__, *flags]
+    """Another source, header, compiler, torch or processor is another library."""
+    headers = [header.read_text() for header in sorted(source.parent.glob("*.h"))]
+    parts = [source.read_text(), *headers, compiler, torch.__version__, *flags]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]

@@ -121,9 +121,11 @@ class NormShape(ctypes.Structure):
 
 def can_use_layer_norm(x: Tensor, weight: Tensor) -> bool:
     """True if the kernel takes these, (C, R, d) and (C, 1, d), and is worth it."""
-    if x.device.type != "cpu" or x.dtype not in DTYPES or weight.dtype != x.dtype or operators_refused():
-        return False
-    return x.shape[-1] <= MAX_NORM_WIDTH and is_built("layer_norm")
+    return x.shape[-1] <= MAX_NORM_WIDTH and _takes_norm(x, weight) and is_built("layer_norm")
+
+
+def _takes_norm(x: Tensor, weight: Tensor) -> bool:
+    return x.device.type == "cpu" and x.dtype in DTYPES and weight.dtype == x.dtype and not operators_refused()
 
 
 @torch.library.custom_op("tcpvit::slice_layer_norm", mutates_args=())
@@ -156,12 +158,6 @@ def slice_layer_norm_backward(
     return d_x, d_weight.clone(), d_bias.clone()
 
 
-@slice_layer_norm_backward.register_fake
-def _(grad: Tensor, x: Tensor, weight: Tensor, mean: Tensor, rstd: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    d_x, d_weight = (torch.empty_like(t, memory_format=torch.contiguous_format) for t in (x, weight))
-    return d_x, d_weight, torch.empty_like(d_weight)
-
-
 def _save_norm(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, float], output: tuple[Tensor, Tensor, Tensor]) -> None:
     ctx.save_for_backward(inputs[0], inputs[1], output[1], output[2])
 
@@ -184,9 +180,7 @@ class JointNormShape(ctypes.Structure):
 
 def can_use_joint_norm(x: Tensor, weight: Tensor) -> bool:
     """True if the kernel takes these, (C, R, d) and (C or 1, 1, d)."""
-    if x.device.type != "cpu" or x.dtype not in DTYPES or weight.dtype != x.dtype or operators_refused():
-        return False
-    return is_built("joint_norm")
+    return _takes_norm(x, weight) and is_built("joint_norm")
 
 
 @torch.library.custom_op("tcpvit::joint_layer_norm", mutates_args=())
@@ -220,6 +214,7 @@ def joint_layer_norm_backward(
     return d_x, d_weight.clone(), d_bias.clone()
 
 
+@slice_layer_norm_backward.register_fake
 @joint_layer_norm_backward.register_fake
 def _(grad: Tensor, x: Tensor, weight: Tensor, mean: Tensor, rstd: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     d_x, d_weight = (torch.empty_like(t, memory_format=torch.contiguous_format) for t in (x, weight))

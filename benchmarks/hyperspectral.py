@@ -1,0 +1,105 @@
+"""The whole of Indian Pines predicted by each model on one core: time, and memory for one scene and for four of them.
+
+    python -m benchmarks.hyperspectral --root FOLDER      writes results/bench/hyperspectral.json, in a minute
+
+Each measurement is a process of its own. Time is that of the thread, the best of three; memory is the highest that the
+process had while it predicted, less what it had before: four scenes side by side are 290×290 pixels.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from benchmarks.speed.record import facts
+from experiments.hyperspectral.cube import WINDOW
+from experiments.hyperspectral.peers import NETWORKS
+from tcpvit.data.scenes import Scene, find_scene, fit_statistics, scene_windows
+from tcpvit.models import create_model
+
+NAMES = ("tcp_scene", "tcp_scene_stem", "tcp_scene_shuffle", "std_scene", "std_scene_small", "ssftt", "hybridsn")
+OUT = Path("results/bench/hyperspectral.json")
+BATCH = 512
+
+
+def measure(name: str, root: Path, sides: int) -> dict[str, Any]:
+    """Predict `sides`² copies of the scene beside each other."""
+    torch.set_num_threads(1)
+    one = find_scene("indian-pines", root)
+    scene = Scene(np.tile(one.data, (sides, sides, 1)), name=one.name)
+    peer = NETWORKS.get(name)
+    statistics = fit_statistics(scene, transductive=True, components=peer.components if peer else None)
+    model: Any = peer.network(statistics.channels, peer.window, 16) if peer else create_model(name)
+    window = peer.window if peer else WINDOW
+    predict(model.eval(), scene, window, statistics, pixels=BATCH)  # warm
+    Path("/proc/self/clear_refs").write_text("5")  # the highest memory counts from here
+    before, times = memory("VmRSS"), []
+    for _ in range(3 if sides == 1 else 1):
+        begun = time.thread_time()
+        predict(model, scene, window, statistics)
+        times.append(time.thread_time() - begun)
+    return {
+        "name": name,
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "cpu_seconds": min(times),
+        "peak_bytes": max(memory("VmHWM") - before, 0),
+    }
+
+
+@torch.inference_mode()
+def predict(model: Any, scene: Scene, window: int, statistics: Any, pixels: int | None = None) -> None:
+    """The class of every pixel, or of the first ones."""
+
+    def prepare(tile: Tensor) -> Tensor:  # (1, bands, h, w) -> (1, channels, h, w)
+        return torch.from_numpy(statistics.apply(tile[0].permute(1, 2, 0).numpy())).permute(2, 0, 1)[None]
+
+    classes, done = np.zeros(scene.shape[:2], np.uint8), 0
+    for batch in scene_windows(scene, window, BATCH, prepare):
+        classes[tuple(batch.pixels.T)] = 1 + model(batch.windows).argmax(1).numpy()
+        done += len(batch.pixels)
+        if pixels is not None and done >= pixels:
+            return
+
+
+def memory(name: str) -> int:
+    """VmRSS (what the process has) or VmHWM (the most it had), in bytes."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
+
+
+def main() -> None:
+    """Measure all models, each in its own process, and write the record."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--root", type=Path)
+    parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.one:
+        print(json.dumps(measure(given.one[0], given.root, int(given.one[1]))))
+        return
+    rows = []
+    for name in NAMES:
+        own, four = (_apart(name, given.root, sides) for sides in (1, 2))
+        rows.append(own | {"peak_bytes_of_four": four["peak_bytes"]})
+        print(rows[-1])
+    OUT.parent.mkdir(parents=True, exist_ok=True)
+    OUT.write_text(json.dumps({**facts("python -m benchmarks.hyperspectral"), "models": rows}, indent=1) + "\n")
+
+
+def _apart(name: str, root: Path | None, sides: int) -> dict[str, Any]:
+    words = [sys.executable, "-m", "benchmarks.hyperspectral", "--one", name, str(sides)]
+    words += [] if root is None else ["--root", str(root)]
+    found = subprocess.run(words, check=True, capture_output=True, text=True).stdout
+    return dict(json.loads(found.splitlines()[-1]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""The models of the study, the settings that each may choose from, and what is changed one at a time.
+
+Words are KEY=VALUE: a field of `Training`, `options.FIELD` of a preset, `power` of its standardised coefficients, or an
+argument of scikit-learn. Every model has the same number of trials; the first trial of a peer is as published, but for
+its number of epochs (100 or more, here 25: the processor that ran this was shared) and its window.
+"""
+
+from __future__ import annotations
+
+Words = tuple[str, ...]
+
+VITS = ("tcp_scene", "tcp_scene_stem", "tcp_scene_shuffle", "std_scene", "std_scene_small")
+_plain = ("turn=false", "noise=0", "weight_decay=0")
+_ours = ("turn=true", "noise=0.3", "schedule=cycle", "epochs=15")
+MODELS: dict[str, Words] = {
+    **{name: (f"model={name}",) for name in VITS},
+    "svm-bands": ("model=svm-bands",),
+    "svm-dct": ("model=svm-dct",),
+    "svm-mean": ("model=svm-mean",),
+    "forest": ("model=forest", "n_estimators=200"),
+    "ssftt": ("model=ssftt",),
+    "hybridsn": ("model=hybridsn",),
+    "spectralformer": ("model=spectralformer",),
+}
+_vit: tuple[Words, ...] = (
+    ("lr=2e-3", "options.kept=32", "epochs=25"),
+    ("lr=4e-3", "options.kept=32", "epochs=15"),
+    ("lr=2e-3", "options.kept=16", "epochs=15"),
+    ("lr=4e-3", "options.kept=16", "epochs=25"),
+)
+FLATTENED = ("flatten=1",)
+_svm: tuple[Words, ...] = tuple(("C=100", f"kept={k}", f"scaled={s}") for s in ("true", "false") for k in (20, 32))
+
+
+def _peer(lr: float, *published: str) -> tuple[Words, ...]:
+    """As published; with turned and noisy windows; at half the rate; and trained as our models are."""
+    base = (f"lr={lr:g}", *published, *_plain, "epochs=25")
+    return base, (*base, "turn=true", "noise=0.3"), (*base, f"lr={lr / 2:g}"), (*base, "lr=2e-3", *_ours)
+
+
+_trials: dict[str, tuple[Words, ...]] = {
+    **dict.fromkeys(VITS, _vit),
+    "svm-bands": tuple((f"C={c}", f"gamma={g}") for c in (10, 100) for g in (0.005, 0.02)),
+    "svm-dct": _svm,
+    "svm-mean": _svm,
+    "forest": tuple((f"max_features={f}", f"min_samples_leaf={n}") for f in ("sqrt", "0.2") for n in (1, 3)),
+    "ssftt": _peer(1e-3, "schedule=constant"),
+    "hybridsn": _peer(1e-3, "schedule=constant", "batch=256"),
+    "spectralformer": _peer(5e-4, "schedule=steps"),
+}
+
+
+def trials(model: str, kind: str) -> tuple[Words, ...]:
+    """What a model may choose from. Between fields our models and the dense ones see flattened windows: see `LEVERS`.
+
+    >>> trials("std_scene", "disjoint")[0]
+    ('lr=2e-3', 'options.kept=32', 'epochs=25', 'flatten=1')
+    """
+    words = FLATTENED if model in VITS and kind == "disjoint" else ()
+    return tuple((*each, *words) for each in _trials[model])
+
+
+LEVERS: dict[str, Words] = {
+    f"{name}.{lever}": (f"model={name}", "lr=2e-3", "epochs=25", *words)
+    for lever, words in {
+        "base": (),
+        "power-0": ("power=0",),
+        "light": ("brightness=0.2", "offset=0.3"),
+        "flatten": ("flatten=1",),
+        "flatten-light": ("flatten=1", "brightness=0.2", "offset=0.3"),
+        "start": ("start=4",),
+        "noise-1": ("noise=1",),
+        "power-half": ("power=0.5",),
+        "dropout": ("options.drop_rate=0.2",),
+        "blend": ("blend=0.5",),
+    }.items()
+    for name in ("tcp_scene", "std_scene")
+}
+ABLATIONS: dict[str, Words] = {
+    "w": (),
+    "kept-8": ("options.kept=8",),
+    "kept-16": ("options.kept=16",),
+    "kept-32": ("options.kept=32",),
+    "kept-64": ("options.kept=64",),
+    "pca": ("options.band_basis=pca",),
+    "random-axes": ("options.band_basis=random",),
+    "learned": ("options.band_basis=learned",),
+    "not-shared": ("options.coupling=[mix, norm]",),
+    "not-mixed": ("options.coupling=[shared, norm]",),
+    "own-norms": ("options.coupling=[shared, mix]",),
+    "power-0": ("power=0",),
+    "power-1": ("power=1",),
+    "start": ("start=4",),
+}

@@ -1,0 +1,189 @@
+"""Tables of the hyperspectral study, from its records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from statistics import fmean
+
+from experiments.hyperspectral.models import MODELS
+from tcpvit.compare.intervals import between, interval, leads, percent, signed
+from tcpvit.compare.study import Record
+from tcpvit.tables import Bytes, Cell, Table, Written
+
+Runs = Mapping[str, list[Record]]  # by name, in the order of their seeds
+
+LABELS = {
+    "tcp_scene": "`tcp_scene` (W)",
+    "tcp_scene_stem": "`tcp_scene_stem`",
+    "tcp_scene_shuffle": "`tcp_scene_shuffle`",
+    "std_scene": "`std_scene`, dense",
+    "std_scene_small": "`std_scene_small`, dense, of W's size",
+    "svm-bands": "SVM, bands",
+    "svm-dct": "SVM, DCT coefficients",
+    "svm-mean": "SVM, DCT coefficients of pixel and window mean",
+    "forest": "random forest, bands",
+    "ssftt": "SSFTT-like",
+    "hybridsn": "HybridSN-like",
+    "spectralformer": "SpectralFormer-like",
+}
+SPLITS = {"random": "random 10 %", "disjoint": "disjoint fields"}
+PAIRS = (  # which model, against which, on which split
+    ("tcp_scene", "std_scene_small", "random"),
+    ("tcp_scene", "std_scene", "random"),
+    ("tcp_scene_stem", "ssftt", "random"),
+    ("tcp_scene", "std_scene_small", "disjoint"),
+    ("tcp_scene", "std_scene", "disjoint"),
+    ("tcp_scene_stem", "std_scene", "disjoint"),
+    ("tcp_scene", "ssftt", "disjoint"),
+    ("tcp_scene", "hybridsn", "disjoint"),
+    ("tcp_scene", "svm-mean", "disjoint"),
+    ("tcp_scene_stem", "svm-mean", "disjoint"),
+    ("std_scene", "svm-mean", "disjoint"),
+)
+LEVER_LABELS = {
+    "base": "as on the random split",
+    "power-0": "coefficients not standardised",
+    "power-half": "coefficients divided by the root of their deviation",
+    "light": "random brightness and smooth offsets",
+    "flatten": "windows flattened towards their centre pixel, at random",
+    "flatten-light": "both",
+    "noise-1": "three times the noise",
+    "dropout": "dropout 0.2",
+    "blend": "windows of one class blended",
+    "start": "self-supervised start",
+}
+ABLATION_LABELS = {
+    "w": "W as chosen",
+    "kept-8": "K = 8",
+    "kept-16": "K = 16",
+    "kept-32": "K = 32",
+    "kept-64": "K = 64",
+    "pca": "principal axes instead of the DCT",
+    "random-axes": "random orthogonal axes",
+    "learned": "learned axes, from the DCT",
+    "not-shared": "own weights for each slice",
+    "not-mixed": "slices not mixed",
+    "own-norms": "a norm for each slice",
+    "power-0": "coefficients not standardised",
+    "power-1": "coefficients standardised",
+    "start": "self-supervised start",
+}
+
+
+def of_group(records: Iterable[Record], group: str) -> Runs:
+    """The runs of a part of the study by name."""
+    found: dict[str, list[Record]] = {}
+    for record in sorted(records, key=lambda record: record["seed"]):
+        if record["group"] == group:
+            found.setdefault(record["name"], []).append(record)
+    return found
+
+
+def model_table(records: list[Record]) -> Table:
+    """Every model on both splits, test pixels."""
+    groups = {kind: of_group(records, kind) for kind in SPLITS}
+    columns = ["model", "parameters"]
+    for kind, said in SPLITS.items():
+        columns += [f"OA, {said}{_leakage(groups[kind])}", "AA", "splits"]
+    table = Table("models", "Test pixels, mean ± deviation over splits", columns)
+    for name in MODELS:
+        runs = [groups[kind].get(name, []) for kind in SPLITS]
+        if any(runs):
+            counts = [run["parameters"] for each in runs for run in each]
+            table.add(LABELS[name], counts[0], *(cell for each in runs for cell in _scores(each)))
+    return table
+
+
+def _scores(runs: list[Record]) -> tuple[Cell, ...]:
+    if not runs:
+        return None, None, None
+    return percent([run["oa"] for run in runs]), Written(f"{100 * fmean(run['aa'] for run in runs):.1f} %"), len(runs)
+
+
+def _leakage(runs: Runs) -> str:
+    shares = [run["leakage"] for each in runs.values() for run in each]
+    return f" (leakage {100 * fmean(shares):.1f} %)" if shares else ""
+
+
+def pair_table(records: list[Record]) -> Table:
+    """Leads with paired intervals over common splits."""
+    columns = ["model", "against", "split", "splits", "parameters", "lead in OA, points", "95 % interval"]
+    table = Table("pairs", "Differences on the same splits", columns)
+    for model, to, kind in PAIRS:
+        runs = of_group(records, kind)
+        mine, theirs = runs.get(model, []), runs.get(to, [])
+        if found := leads(mine, theirs, "oa"):
+            sizes = [_size(each[0]["parameters"]) for each in (mine, theirs)]
+            table.add(
+                LABELS[model], LABELS[to], SPLITS[kind], len(found), " / ".join(sizes),
+                Written(signed(fmean(found))), Written(between(interval(found))),
+            )  # fmt: skip
+    return table
+
+
+def _size(parameters: int | None) -> str:
+    return "–" if parameters is None else f"{parameters:,}"
+
+
+def lever_table(records: list[Record]) -> Table:
+    """What each lever does to both models on validation fields."""
+    runs = of_group(records, "levers")
+    columns = ["changed", *(LABELS[name] for name in ("tcp_scene", "std_scene"))]
+    seeds = len({run["seed"] for each in runs.values() for run in each})
+    table = Table(
+        "levers", f"OA on validation fields (disjoint, {seeds} splits), and the lead over the first row", columns
+    )
+    for lever, label in LEVER_LABELS.items():
+        cells = [_against(runs, f"{name}.{lever}", f"{name}.base") for name in ("tcp_scene", "std_scene")]
+        if any(cells):
+            table.add(label, *cells)
+    return table
+
+
+def ablation_table(records: list[Record]) -> Table:
+    """W with one thing changed, test pixels of both splits."""
+    columns = ["changed", "parameters", *SPLITS.values()]
+    groups = [of_group(records, f"ablate-{kind}") for kind in SPLITS]
+    table = Table("ablations", "OA on test pixels, and the lead over the first row on the same splits", columns)
+    for name, label in ABLATION_LABELS.items():
+        cells = [_against(runs, name, "w") for runs in groups]
+        if any(cells):
+            counts = [run["parameters"] for runs in groups for run in runs.get(name, [])]
+            table.add(label, counts[0], *cells)
+    return table
+
+
+def _against(runs: Runs, name: str, base: str) -> Written | None:
+    """Mean OA of a run, and its lead over another one with an interval."""
+    mine = runs.get(name, [])
+    if not mine:
+        return None
+    found = leads(mine, runs.get(base, []), "oa")
+    beside = f", {signed(fmean(found))} {between(interval(found))}" if found and name != base else ""
+    return Written(f"{100 * fmean(run['oa'] for run in mine):.1f} %{beside}")
+
+
+def choice_table(records: list[Record]) -> Table:
+    """The settings that each model has on each split, chosen on validation pixels."""
+    table = Table("chosen", "Settings chosen on validation pixels", ["model", *SPLITS.values()])
+    for name in MODELS:
+        runs = [of_group(records, kind).get(name, []) for kind in SPLITS]
+        if any(runs):
+            table.add(LABELS[name], *(_words(each[0]) if each else None for each in runs))
+    return table
+
+
+def _words(run: Record) -> str:
+    """The last word for each setting, without the model's name."""
+    words = dict(word.split("=", 1) for word in run["changes"])
+    return ", ".join(f"{key.removeprefix('options.')} {value}" for key, value in words.items() if key != "model")
+
+
+def scene_table(rows: Iterable[Record]) -> Table:
+    """The whole scene, predicted by each model on one core."""
+    columns = ["model", "parameters", "time of one core, s", "memory beside the scene", "the same, four scenes"]
+    table = Table("scene", "All 21,025 windows of Indian Pines", columns)
+    for row in rows:
+        memory = (Bytes(row[key]) for key in ("peak_bytes", "peak_bytes_of_four"))
+        table.add(LABELS[row["name"]], row["parameters"], Written(f"{row['cpu_seconds']:.1f}"), *memory)
+    return table

@@ -1,0 +1,132 @@
+"""`tcpvit explain`: what the slices of a model do with an image, as a figure and as numbers."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tcpvit.cli.predict import load_trained
+from tcpvit.cli.progress import display_for
+from tcpvit.data.images import Fit, OnBad, list_bad
+from tcpvit.errors import printable
+from tcpvit.figures.explain import Row, draw_explanation
+from tcpvit.figures.masks import overlay
+from tcpvit.figures.style import save_figure
+from tcpvit.inference.explain import ExplainedFile, Explanation, explain_files
+from tcpvit.inference.loading import LoadedModel, Weights
+from tcpvit.inference.predict import find_images
+from tcpvit.tables import json_text
+
+GAIN = 2.0  # contrasts between channels are shown so much stronger than they are
+
+
+def explain(
+    target: str,
+    paths: list[Path],
+    *,
+    out: Path = Path("explained"),
+    weights: Weights = "best",
+    fit: Fit | None = None,
+    on_bad: OnBad = "skip",
+    json: bool = False,
+) -> list[ExplainedFile]:
+    """Show what the slices of a model do with images.
+
+    Draws a figure for each image: its slices, what each contributes (gradient × input by patch), the answer without
+    each slice, and where the class token looks in each block, slice and head, with the rollout of all blocks. Of a
+    segmenter, the pixels that change without a slice.
+
+    Args:
+        target: a TCP model: a run folder, a folder written by save_pretrained, or a preset whose weights come with the
+            package.
+        paths: image files, and folders that are searched for images with everything below them.
+        out: the folder for the figures, NAME.png and NAME.svg.
+        weights: of a run, those of its best or its last epoch.
+        fit: make images square by keeping the middle (crop) or everything (squash); by default as in training.
+        on_bad: what a file that is no image does, skip (it is named on stderr) or stop.
+        json: print the numbers as JSON too.
+
+    Examples:
+        tcpvit explain tcp_vit_cifar_plus holiday.jpg
+        tcpvit explain runs/demo/tcp-0 holiday.jpg holiday/ --out explained --json
+        tcpvit explain tcp_vit_pet holiday/cat.jpg
+    """
+    loaded = load_trained(target, weights, display_for(json=True))
+    files = find_images(paths, leave_out=[out])
+    names = _names(files)
+    done, bad = [], []
+    for name, found in zip(names, explain_files(loaded, files, fit=fit), strict=True):
+        if isinstance(found, str):
+            bad.append(found)
+            if on_bad == "stop":
+                raise ValueError(f"{list_bad(bad, len(files))}; repair or remove it, or skip it with --on-bad skip")
+            continue
+        save_figure(figure_of(loaded, found), out / name, ("png", "svg"))
+        done.append(found)
+    if bad:
+        print(f"{list_bad(bad, len(files))}; skipped", file=sys.stderr)
+    if not done:
+        raise ValueError(f"{list_bad(bad, len(files))}; no image is left")
+    if json:
+        classes = loaded.preparation()["classes"]
+        print(json_text([{"file": each.file, **each.explanation.to_dict(classes)} for each in done]))
+    print(f"{len(done):,} of {len(files):,} explained, in {printable(str(out))}", file=sys.stderr)
+    return done
+
+
+def figure_of(loaded: LoadedModel, found: ExplainedFile) -> Any:
+    """The figure of one image."""
+    about, explained = loaded.preparation(), found.explanation
+    title = f"{Path(found.file).name}: {loaded.name}"
+    slices = _slice_images(found.pixels, loaded) if explained.slices is not None else None
+    segments = explained.logits.ndim > 1
+    return draw_explanation(
+        title,
+        found.pixels,
+        slices,
+        explained.by_slice.numpy(),
+        explained.rollout.numpy(),
+        explained.attention.numpy(),
+        _mask_rows(explained) if segments else _label_rows(explained, about["classes"]),
+        overlay(found.pixels, explained.answer.numpy(), edges=True) if segments else None,
+        explained.changed.numpy().astype(float) if segments else None,
+    )
+
+
+def _label_rows(explained: Explanation, classes: list[str]) -> list[Row]:
+    """The likeliest label with everything and without each slice, with its probability."""
+    rows = [("all slices", explained.probabilities)]
+    rows += [(f"without slice {k}", each) for k, each in enumerate(explained.probabilities_without)]
+    return [Row(name, str(classes[int(each.argmax())]), float(each.max())) for name, each in rows]
+
+
+def _mask_rows(explained: Explanation) -> list[Row]:
+    """How much of the mask stays as it is without each slice."""
+    same = 1 - explained.changed.float().mean((1, 2))
+    rows = [Row("all slices", "its mask", 1.0)]
+    return rows + [Row(f"without slice {k}", "the same", float(each)) for k, each in enumerate(same)]
+
+
+def _slice_images(pixels: np.ndarray, loaded: LoadedModel) -> np.ndarray:
+    """Each slice alone as an image (C, H, W, 3) around grey, contrasts stronger than they are."""
+    model: Any = loaded.model
+    transform = (model.backbone if hasattr(model, "backbone") else model).transform
+    matrix, inverse = (each.detach().numpy() for each in transform.matrices())
+    hat = (pixels / 255 - 0.5) @ matrix.T
+    alone = [hat[..., k, None] * inverse[:, k] for k in range(len(matrix))]
+    gains = [1.0 if k == 0 else GAIN for k in range(len(matrix))]
+    images = [np.clip(255 * (0.5 + gain * part), 0, 255) for gain, part in zip(gains, alone, strict=True)]
+    return np.stack(images).astype(np.uint8)
+
+
+def _names(files: list[Path]) -> list[str]:
+    """A name for each figure: that of its file, with a number where two would be the same."""
+    seen: dict[str, int] = {}
+    names = []
+    for file in files:
+        seen[file.name] = seen.get(file.name, 0) + 1
+        names.append(file.name if seen[file.name] == 1 else f"{file.stem}-{seen[file.name]}{file.suffix}")
+    return names

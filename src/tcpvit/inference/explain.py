@@ -1,0 +1,213 @@
+"""What a TCP-ViT does with an image: its slices, where they look, and what each contributes to the answer.
+
+A slice is taken away where the first block begins, as in the study of slices: hat slice k of all tokens is set to zero.
+Gradient × input is measured in the same place, so that it says, to first order, what taking away would change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tcpvit.data.augment import normalise
+from tcpvit.data.decode import as_colour
+from tcpvit.data.images import Fit
+from tcpvit.inference.loading import LoadedModel
+from tcpvit.inference.predict import as_image_files
+from tcpvit.models.segmenter import EncoderDecoder
+from tcpvit.models.vit import VisionTransformer
+
+
+@dataclass(frozen=True, eq=False)
+class Explanation:
+    """What was found for one image. L blocks, S maps by slice (1: joint attention), H heads, C slices, a grid h×w."""
+
+    logits: Tensor  # (classes,), or (classes, height, width) of a segmenter
+    without: Tensor  # (C, *logits): the same with slice k taken away
+    attention: Tensor  # (L, S, H, h, w): where the class token looks
+    rollout: Tensor  # (S, h, w): attention followed through all blocks, from the class token
+    by_slice: Tensor  # (C, h, w): gradient × input of the answer, by slice and patch; of volumes (C, t, h, w)
+    by_channel: Tensor  # (channels,): gradient × input of the answer, by band of the image
+    slices: Tensor | None  # (C, height, width): the image in the hat domain, where its channels are the tube
+
+    @property
+    def answer(self) -> Tensor:
+        """The likeliest class, or the mask of a segmenter."""
+        return self.logits.argmax(0)
+
+    @property
+    def probabilities(self) -> Tensor:
+        """Of the classes, (classes, ...)."""
+        return self.logits.softmax(0)
+
+    @property
+    def probabilities_without(self) -> Tensor:
+        """The same with slice k taken away, (C, classes, ...)."""
+        return self.without.softmax(1)
+
+    @property
+    def changed(self) -> Tensor:
+        """(C, ...): where the answer is another without slice k; the pixels of a segmenter, or one value."""
+        return self.without.argmax(1) != self.answer
+
+    def to_dict(self, classes: Sequence[str]) -> dict[str, Any]:
+        """JSON-ready numbers."""
+        found: dict[str, Any] = {"by_slice": _rounded(self.by_slice.flatten(1).sum(1))}
+        found |= {"by_channel": _rounded(self.by_channel), "by_slice_and_patch": _rounded(self.by_slice)}
+        if self.logits.ndim == 1:
+            found["probabilities"] = dict(zip(classes, _rounded(self.probabilities), strict=True))
+            found["without"] = [dict(zip(classes, _rounded(row), strict=True)) for row in self.probabilities_without]
+        else:
+            shares = nn.functional.one_hot(self.answer, len(self.logits)).float().mean((0, 1))
+            found["shares"] = dict(zip(classes, _rounded(shares), strict=True))
+            found["changed_without"] = _rounded(self.changed.float().mean((1, 2)))
+        return {**found, "rollout": _rounded(self.rollout), "attention": _rounded(self.attention)}
+
+
+@dataclass(frozen=True, eq=False)
+class ExplainedFile:
+    """An explanation with the file it is about, and its pixels as the model got them, (height, width, 3) uint8."""
+
+    file: str
+    pixels: Any
+    explanation: Explanation
+
+
+def explain_files(
+    loaded: LoadedModel, files: Sequence[str | Path], *, fit: Fit | None = None
+) -> Iterator[ExplainedFile | str]:
+    """Explain the files one after the other; for one that cannot be read, a sentence that says why."""
+    data = as_image_files(loaded, files, fit)
+    for row, file in enumerate(files):
+        batch = data.fetch(torch.tensor([row]))
+        if batch.bad:
+            yield batch.bad[0]
+            continue
+        images = normalise(batch.images.float(), data.mean, data.std, data.scale)
+        pixels = as_colour(batch.images[0].permute(1, 2, 0).numpy())
+        yield ExplainedFile(str(file), pixels, explain(loaded.model, images))
+
+
+def explain(model: nn.Module, images: Tensor) -> Explanation:
+    """Explain the answer of a TCP-ViT, or of a segmenter on one, for one normalised image (1, channels, ...).
+
+    >>> from tcpvit.models import create_model
+    >>> found = explain(create_model("tcp_vit_cifar"), torch.randn(1, 3, 32, 32))
+    >>> found.attention.shape, found.by_slice.shape, found.without.shape
+    (torch.Size([4, 3, 4, 8, 8]), torch.Size([3, 8, 8]), torch.Size([3, 10]))
+    """
+    backbone = _backbone(model)
+    if len(images) != 1:
+        raise ValueError(f"explain takes one image at a time, (1, channels, ...), got shape {tuple(images.shape)}")
+    training = model.training
+    model.eval()
+    try:
+        logits, tokens_times, channels = _gradient_times_input(model, backbone, images)
+        grid = backbone.config.grid_of(*images.shape[2:])
+        attention, rollout = _looks(backbone, images, grid)
+        return Explanation(
+            logits=logits,
+            without=torch.stack([_without(model, backbone, images, k) for k in range(backbone.config.tube_length)]),
+            attention=attention,
+            rollout=rollout,
+            by_slice=tokens_times[:, backbone.num_prefix_tokens :].unflatten(1, grid),
+            by_channel=channels,
+            slices=_slices(backbone, images),
+        )
+    finally:
+        model.train(training)
+
+
+def _backbone(model: nn.Module) -> VisionTransformer:
+    backbone = model.backbone if isinstance(model, EncoderDecoder) else model
+    if not isinstance(backbone, VisionTransformer) or backbone.transform is None:
+        raise ValueError(f"explain shows what the slices of a TCP-ViT do, and a {_kind(backbone)} has none")
+    if backbone.config.factorised:
+        raise ValueError("explain follows attention over a whole image, and this model attends to frames one by one")
+    return backbone
+
+
+def _kind(model: nn.Module) -> str:
+    return "standard ViT" if isinstance(model, VisionTransformer) else type(model).__name__
+
+
+@contextmanager
+def entering(backbone: VisionTransformer, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
+    """Inside, the first block gets what `change` makes of the tokens (C, B, 1+N, d) that enter it."""
+    handle = backbone.embed.register_forward_hook(lambda _, __, x_hat: change(x_hat))
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def _gradient_times_input(
+    model: nn.Module, backbone: VisionTransformer, images: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The logits, and Σ ∂answer/∂x · x: (C, 1+N) of the tokens that enter the first block, (channels,) of the image."""
+    held: list[Tensor] = []
+
+    def hold(x_hat: Tensor) -> Tensor:
+        held.append(x_hat)
+        return x_hat
+
+    pixels = images.detach().clone().requires_grad_()
+    with torch.enable_grad(), entering(backbone, hold):
+        logits = model(pixels)[0]
+        best = logits.argmax(0, keepdim=True)
+        answer = logits.gather(0, best).mean()  # of a segmenter the mean of its pixels
+        of_tokens, of_pixels = torch.autograd.grad(answer, [held[0], pixels])
+    tokens = (of_tokens * held[0]).detach().sum(-1)[:, 0]  # (C, 1+N)
+    return logits.detach(), tokens, (of_pixels * pixels).detach()[0].flatten(1).sum(1)
+
+
+@torch.no_grad()
+def _without(model: nn.Module, backbone: VisionTransformer, images: Tensor, k: int) -> Tensor:
+    """The logits with slice k of the tokens that enter the first block set to zero."""
+    kept = torch.ones(backbone.config.tube_length, 1, 1, 1, device=images.device)
+    kept[k] = 0
+    with entering(backbone, lambda x_hat: x_hat * kept):
+        logits: Tensor = model(images)[0]
+    return logits
+
+
+def _looks(backbone: VisionTransformer, images: Tensor, grid: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Where the class token looks, (L, S, H, *grid), and the rollout of the slices, (S, *grid)."""
+    found = [maps if maps.ndim == 5 else maps[None] for maps in backbone.attention_maps(images)]
+    maps = torch.stack(found)[:, :, 0]  # (L, S, H, T, T)
+    prefix = backbone.num_prefix_tokens
+    return maps[..., 0, prefix:].unflatten(-1, grid), rollout(maps.mean(2))[:, 0, prefix:].unflatten(-1, grid)
+
+
+def rollout(maps: Tensor) -> Tensor:
+    """Attention followed through all blocks, half of each token staying where it is: (L, ..., T, T) -> (..., T, T).
+
+    >>> rollout(torch.full((2, 2, 2), 1 / 2))
+    tensor([[0.6250, 0.3750],
+            [0.3750, 0.6250]])
+    """
+    stay = torch.eye(maps.shape[-1], dtype=maps.dtype, device=maps.device)
+    followed = stay
+    for each in maps:
+        followed = (each + stay) / 2 @ followed
+    return followed
+
+
+def _slices(backbone: VisionTransformer, images: Tensor) -> Tensor | None:
+    """(C, height, width) of an image whose channels are the tube."""
+    assert backbone.transform is not None
+    if images.ndim != 4 or images.shape[1] != backbone.transform.tube or backbone.config.kept is not None:
+        return None
+    return backbone.transform.to_hat(images.transpose(0, 1))[:, 0].detach()
+
+
+def _rounded(values: Tensor) -> Any:
+    return (
+        [_rounded(row) for row in values] if values.ndim > 1 else [float(f"{value:.5g}") for value in values.tolist()]
+    )

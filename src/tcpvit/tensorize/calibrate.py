@@ -1,0 +1,280 @@
+"""`tensorize_(model, config, calibrate=batches)`: a trained model made smaller that still works, without training.
+
+1. How much the model's output depends on each layer is measured by gradients of it, on a few batches.
+2. What each layer would lose in each form (slices, low rank, both) follows from the Gram matrix of its inputs.
+3. One budget is dealt to all layers by these two (budget.py).
+4. Layer after layer is fitted (fit.py): its inputs come from the model as converted so far, its targets from the
+   original; where its output is added to a residual stream, the target makes up for what the stream has lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tcpvit.layers.linear import TubalLinear
+from tcpvit.layers.transform import HatTransform
+from tcpvit.memory import check_memory
+from tcpvit.progress import Progress
+from tcpvit.tensorize.budget import TUBES, Form, deal, forms_of
+from tcpvit.tensorize.config import TensorizeConfig
+from tcpvit.tensorize.drop_ins import set_fit_, tensorized
+from tcpvit.tensorize.fit import Fit, Moments, Problem, choose_ridge, orthonormal
+from tcpvit.tensorize.streams import Batch, Place, Seen, Streams, main_output, real_tokens
+from tcpvit.tensorize.timing import price_in_seconds
+
+HELD_OUT = 5  # one of so many tokens judges the ridge
+GRADIENT_BATCHES = 8
+NOT_REACHED, LEFT_DENSE = "not reached by the calibration data", "worth its parameters: left dense"
+RIDGE_FOR_PRICES = 1e-3
+
+
+@dataclass
+class Calibration:
+    """What became of the layers, by name."""
+
+    fits: dict[str, Fit] = field(default_factory=dict)
+    forms: dict[str, Form] = field(default_factory=dict)
+    predicted: dict[str, float] = field(default_factory=dict)  # E‖y − ŷ‖² / E‖y‖² of each layer by itself
+    skipped: dict[str, str] = field(default_factory=dict)
+
+
+def calibrate_(
+    model: nn.Module,
+    layers: Mapping[str, nn.Module],
+    widths: Mapping[str, Sequence[int]],
+    converted: Collection[str],
+    batches: Iterable[Batch],
+    config: TensorizeConfig,
+    progress: Progress,
+) -> Calibration:
+    """Replace dense layers by fitted ones, in place. `widths` are those that a tube must divide, for each layer;
+    those in `converted` may not stay dense.
+
+    If this raises, the model is as it was.
+    """
+    _check_room(layers)
+    with _evaluating(model):
+        streams = Streams(model, [Place(name, layer) for name, layer in layers.items()], batches)
+        reached = [place for place in streams.places if place.calls]
+        if not reached:
+            raise ValueError("the calibration data reach none of the layers that would be converted")
+        found = Calibration(skipped={place.name: NOT_REACHED for place in streams.places if not place.calls})
+        try:
+            _choose_forms(streams, reached, widths, converted, config, found, progress)
+            _fit_all(streams, config, found, progress)
+            streams.put(True)
+        except BaseException:
+            streams.put(False)
+            raise
+    return found
+
+
+def _check_room(layers: Mapping[str, nn.Module]) -> None:
+    """The old layers, the new ones, and the moments of the widest."""
+    weights = [(layer.weight.numel(), layer.weight.element_size()) for layer in layers.values()]  # type: ignore
+    needed = 2 * sum(count * size for count, size in weights) + 6 * 8 * max((count for count, _ in weights), default=0)
+    check_memory(
+        needed, "calibrating this model", "convert some of its layers at a time (include=), or a smaller model"
+    )
+
+
+# ------------------------------------------------------------------------------------------------ which form
+
+
+def _choose_forms(
+    streams: Streams,
+    places: Sequence[Place],
+    widths: Mapping[str, Sequence[int]],
+    converted: Collection[str],
+    config: TensorizeConfig,
+    found: Calibration,
+    progress: Progress,
+) -> None:
+    """Deal the budget: `found.forms`."""
+    assert config.keep is not None
+    options: dict[str, list[Form]] = {}
+    energies: dict[str, float] = {}
+    for unit in progress.track(streams.order, "measuring layers"):
+        inside = [place for stage in streams.stages(unit) for place in stage]
+        for place, moments in zip(inside, _moments(streams, inside, sequential=False), strict=True):
+            problem = Problem(moments, place.weight, RIDGE_FOR_PRICES)
+            transforms = _transforms(widths[place.name], config)
+            forms = forms_of(problem, transforms, config.structure)
+            options[place.name] = [f for f in forms if not (f.is_dense and place.name in converted)] or forms
+            energies[place.name] = problem.energy
+        streams.finish(unit, both=False)
+    streams.restart()
+    prices = {place.name: float(place.weight.numel()) for place in places}
+    if config.budget == "time":
+        tokens = {place.name: place.tokens for place in places}
+        options, prices = price_in_seconds(options, {p.name: p.weight.shape for p in places}, tokens)
+    names = list(options)
+    if config.uniform:
+        chosen = [_best_within(options[name], config.keep * prices[name]) for name in names]
+    else:
+        weights = sensitivities(streams, places)
+        chosen = deal(
+            [options[name] for name in names], [weights[n] for n in names], config.keep * sum(prices.values())
+        )
+    found.forms = dict(zip(names, chosen, strict=True))
+    found.predicted = {name: form.error / max(energies[name], 1e-30) for name, form in found.forms.items()}
+
+
+def _best_within(forms: Sequence[Form], price: float) -> Form:
+    affordable = [form for form in forms if form.price <= price]
+    return min(affordable or forms, key=lambda form: (form.error, form.price) if affordable else (form.price, 0.0))
+
+
+def _transforms(widths: Sequence[int], config: TensorizeConfig) -> dict[int, Tensor]:
+    """The matrices of the tubes that divide the widths; of a transform given as a matrix, its own tube alone."""
+    tubes: Sequence[int] = TUBES if isinstance(config.transform, str) else (config.tube,)
+    return {tube: phi_of(config, tube) for tube in tubes if all(width % tube == 0 for width in widths)}
+
+
+def phi_of(config: TensorizeConfig, tube: int) -> Tensor:
+    """The orthonormal matrix of the transform."""
+    return orthonormal(HatTransform(config.transform, tube))
+
+
+def sensitivities(streams: Streams, places: Sequence[Place]) -> dict[str, float]:
+    """How much the output of the model changes with that of each layer: E|∂f/∂y|², over random directions of f.
+
+    Logits are judged by the likelihood of labels drawn from them, so that what does not change a prediction counts
+    less; other outputs by random projections. Where there are no gradients all layers count alike.
+    """
+    sums = dict.fromkeys((place.name for place in places), 0.0)
+    generator = torch.Generator().manual_seed(0)
+    every = max(1, len(streams.batches) // GRADIENT_BATCHES)
+    learning = [p for p in streams.model.parameters() if p.requires_grad]
+    for parameter in learning:
+        parameter.requires_grad_(False)
+    try:
+        for batch in streams.batches[::every][:GRADIENT_BATCHES]:
+            with torch.enable_grad(), _gradients_into(sums, places):
+                _score(streams.call(batch), batch, generator).backward()
+    except RuntimeError:  # an operation without a derivative
+        return dict.fromkeys(sums, 1.0)
+    finally:
+        for parameter in learning:
+            parameter.requires_grad_(True)
+    return {place.name: max(sums[place.name], 1e-30) / place.weight.shape[1] for place in places}
+
+
+@contextlib.contextmanager
+def _gradients_into(sums: dict[str, float], places: Sequence[Place]) -> Iterator[None]:
+    def hook(place: Place) -> Any:
+        def start(module: nn.Module, args: Any, output: Tensor) -> Tensor:
+            def note(gradient: Tensor) -> None:
+                sums[place.name] += gradient.square().sum().item()
+
+            output = output if output.requires_grad else output.detach().requires_grad_()
+            output.register_hook(note)
+            return output
+
+        return start
+
+    handles = [place.old.register_forward_hook(hook(place)) for place in places]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _score(outputs: Any, batch: Batch, generator: torch.Generator) -> Tensor:
+    """A number whose gradient is that of the model's output in a random direction."""
+    name, found = main_output(outputs)
+    rows = real_tokens(found, batch)
+    if name == "logits":
+        drawn = torch.multinomial(rows.detach().softmax(-1).cpu(), 1, generator=generator).to(rows.device)
+        return rows.log_softmax(-1).gather(1, drawn).sum()
+    return (rows * torch.randn(rows.shape, generator=generator).to(rows)).sum()
+
+
+# ------------------------------------------------------------------------------------------------ fitting
+
+
+def _fit_all(streams: Streams, config: TensorizeConfig, found: Calibration, progress: Progress) -> None:
+    for unit in progress.track(streams.order, "fitting layers"):
+        for stage in streams.stages(unit):
+            halves = _moments(streams, stage, sequential=config.sequential, halves=True)
+            for place, (fitting, held_out) in zip(stage, halves, strict=True):
+                form = found.forms[place.name]
+                if form.is_dense:
+                    found.skipped[place.name] = LEFT_DENSE
+                    continue
+                ridge = choose_ridge(fitting, held_out, place.weight)
+                fitting.merge(held_out)
+                phi = phi_of(config, form.tube) if form.tube > 1 else None
+                fit = Problem(fitting, place.weight, ridge).fit(form.tube, form.rank, phi)
+                found.fits[place.name] = fit
+                place.new = layer_of(place.old, fit, config)
+        streams.finish(unit, both=config.sequential)
+
+
+def layer_of(old: nn.Module, fit: Fit, config: TensorizeConfig) -> nn.Module:
+    """The drop-in of a layer with fitted weights."""
+    new, _ = tensorized(old, fit.tube, config.transform, "fresh", fit.rank)
+    assert isinstance(new, TubalLinear)
+    set_fit_(new, fit)
+    if new.bias is not None:
+        learns = new.bias.requires_grad
+        new.bias = nn.Parameter(fit.bias.to(new.bias), requires_grad=learns)  # the old layer keeps its own
+    return new
+
+
+def _moments(streams: Streams, places: Sequence[Place], *, sequential: bool, halves: bool = False) -> list[Any]:
+    """The moments of layers that are called together; `halves`: those to fit to, and those to judge by."""
+    sizes = [place.weight.shape for place in places]
+    made = [
+        [Moments(*size, centre=place.old.bias is not None) for _ in range(2)]
+        for place, size in zip(places, sizes, strict=True)
+    ]
+    for index in range(len(streams.batches)):
+        before = streams.see(index, places, converted=False)
+        after = streams.see(index, places, converted=True) if sequential else before
+        for place, (fitting, held_out) in zip(places, made, strict=True):
+            for then, now in zip(before[place.name], after[place.name], strict=True):
+                x, y = now.x, _target(then, now)
+                if not x.isfinite().all() or not y.isfinite().all():
+                    raise ValueError(
+                        f"{place.name} sees NaN or infinity on batch {index} of the calibration data; check the inputs"
+                    )
+                kept = len(x) - len(x) // HELD_OUT
+                fitting.add(x[:kept], y[:kept])
+                held_out.add(x[kept:], y[kept:])
+    for place, (fitting, held_out) in zip(places, made, strict=True):
+        rows, needed = fitting.count + held_out.count, place.weight.shape[0]
+        if rows < needed:
+            raise ValueError(
+                f"{place.name} reads {needed} features, for which at least {needed} tokens are needed, and the "
+                f"calibration data have {rows}; give {-(-needed // max(rows, 1))} times as many"
+            )
+        place.tokens = rows // len(streams.batches)
+        if not halves:
+            fitting.merge(held_out)
+    return made if halves else [fitting for fitting, _ in made]
+
+
+def _target(then: Seen, now: Seen) -> Tensor:
+    """What the original gives, and what its residual stream had more than ours."""
+    if then.stream is None or now.stream is None:
+        return then.y
+    return then.y + (then.stream - now.stream)
+
+
+@contextlib.contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training

@@ -1,0 +1,222 @@
+"""The best small layer for given data, in closed form: slices, low rank, or both, from Gram matrices alone.
+
+A layer sees inputs x and should give y. With the centred moments A = E[x xᵀ] and B = E[x yᵀ] the dense layer that fits
+best is W* = (A + λI)⁻¹(B + λW), pulled towards the weight W that was there, and any other layer W' costs
+
+    E‖y − W'ᵀx‖² = (what W* leaves) + ‖Lᵀ(W' − W*)‖²,    A + λI = L Lᵀ.
+
+- Slices: in the hat domain output slice k sees input slice k alone, so each is a least-squares problem of its own.
+- Low rank: the truncated SVD of LᵀW* (activation-aware, "whitened").
+- Both: the two in turn, each step exact, so that the error never grows.
+Matrices here are (in, out): y = xW.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from tcpvit.layers.transform import HatTransform
+
+RIDGES = (1e-6, 1e-4, 1e-3, 1e-2, 1e-1)  # in parts of the mean of A's diagonal
+ROUNDS = 4  # of slices and low rank in turn
+ENOUGH = 1e-3  # a round that lowers the error by less than this part of it is the last
+
+
+class Moments:
+    """Sums over tokens of one layer: what a least-squares fit needs of its data, however many tokens there are."""
+
+    def __init__(self, d_in: int, d_out: int, *, centre: bool = True):
+        self.centre = centre  # a layer without a bias cannot take up means
+        self.count, self.squares = 0, 0.0  # tokens, Σ‖y‖²
+        self.x, self.y = torch.zeros(d_in, dtype=torch.float64), torch.zeros(d_out, dtype=torch.float64)
+        self.xx = torch.zeros(d_in, d_in, dtype=torch.float64)
+        self.xy = torch.zeros(d_in, d_out, dtype=torch.float64)
+
+    def add(self, x: Tensor, y: Tensor | None = None) -> None:
+        """Count the tokens of a batch, (N, in) and (N, out); without outputs, `assume` says what they are."""
+        self.count += len(x)
+        self.x += x.sum(0).double().cpu()
+        self.xx += (x.T @ x).cpu()
+        if y is not None:
+            self.squares += y.square().sum().item()
+            self.y += y.sum(0).double().cpu()
+            self.xy += (x.T @ y).cpu()
+
+    def assume(self, weight: Tensor) -> Moments:
+        """Take the outputs to be those of a layer with that (in, out) weight."""
+        weight = weight.double()
+        self.y, self.xy = self.x @ weight, self.xx @ weight
+        self.squares = (weight * self.xy).sum().item()
+        return self
+
+    def merge(self, other: Moments) -> None:
+        """Count the tokens of other moments too."""
+        for name in ("count", "squares", "x", "y", "xx", "xy"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.__dict__.pop("centred", None)
+
+    @property
+    def means(self) -> tuple[Tensor, Tensor]:
+        """Of x and y; zero for a layer without a bias."""
+        n = max(self.count, 1) if self.centre else torch.inf
+        return self.x / n, self.y / n
+
+    @cached_property
+    def centred(self) -> tuple[Tensor, Tensor, float]:
+        """A, B and E‖y‖² around the means."""
+        n, (mean_x, mean_y) = max(self.count, 1), self.means
+        xx = self.xx / n - torch.outer(mean_x, mean_x)
+        xy = self.xy / n - torch.outer(mean_x, mean_y)
+        return xx, xy, max(self.squares / n - mean_y.square().sum().item(), 0.0)
+
+    def error(self, weight: Tensor) -> float:
+        """E‖y − xW‖² around the means."""
+        xx, xy, yy = self.centred
+        return max(yy - 2 * (weight * xy).sum().item() + (weight * (xx @ weight)).sum().item(), 0.0)
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A fitted layer, (in, out) matrices, and E‖y − ŷ‖² as a part of E‖y‖²."""
+
+    tube: int
+    slices: Tensor | None  # (C, in / C, out / C)
+    v: Tensor | None  # (in, r)
+    u: Tensor | None  # (r, out)
+    bias: Tensor
+    error: float
+    ridge: float
+
+    @property
+    def rank(self) -> int:
+        """Of the low-rank part."""
+        return 0 if self.v is None else self.v.shape[1]
+
+
+class Problem:
+    """The least-squares problem of one layer: moments, the weight (in, out) that was there, and the ridge."""
+
+    def __init__(self, moments: Moments, weight: Tensor, ridge: float, metric: Tensor | None = None):
+        self.moments, self.before, self.ridge = moments, weight.double(), ridge
+        self.side = None if metric is None else cholesky(metric)  # R, metric = R Rᵀ, (out, out)
+        xx, xy, self.energy = moments.centred
+        rounding = 1e-6 * moments.xx.diagonal().mean() / max(moments.count, 1)  # of sums in single precision
+        scale = ridge * xx.diagonal().mean().clamp_min(0) + rounding + 1e-30
+        self.a = xx + scale * torch.eye(len(xx), dtype=torch.float64)
+        self.b = xy + scale * self.before
+        self.root = cholesky(self.a)
+        self.best = torch.cholesky_solve(self.b, self.root)  # W*
+        self.rest = moments.error(self.best)  # what no layer can win
+
+    # -------------------------------------------------------------------------------------------- the two steps
+
+    def slices(self, tube: int, phi: Tensor, target: Tensor) -> Tensor:
+        """The best slices for AW = `target`: (C, in / C, out / C)."""
+        a = hat_blocks(self.a, phi, phi)
+        b = hat_blocks(target, phi, phi)
+        return torch.cholesky_solve(b, torch.linalg.cholesky(a))
+
+    def low_rank(self, rank: int, target: Tensor) -> tuple[Tensor, Tensor]:
+        """The best V (in, r) and U (r, out) for the dense weight `target`."""
+        white = self.whitened(target)
+        if white.shape[0] <= white.shape[1]:
+            left = torch.linalg.eigh(white @ white.T)[1][:, -rank:]
+            v = torch.linalg.solve_triangular(self.root.T, left, upper=True)
+            return v, left.T @ (self.root.T @ target)
+        right = torch.linalg.eigh(white.T @ white)[1][:, -rank:]
+        if self.side is None:
+            return target @ right, right.T
+        return target @ (self.side @ right), torch.linalg.solve_triangular(self.side, right.T, upper=False, left=False)
+
+    def whitened(self, target: Tensor) -> Tensor:
+        """Lᵀ·target·R, (in, out), in which all directions cost the same."""
+        white = self.root.T @ target
+        return white if self.side is None else white @ self.side
+
+    def spectrum(self, target: Tensor) -> Tensor:
+        """The squared singular values of the whitened target, the largest first: what each further rank wins."""
+        white = self.whitened(target)
+        gram = white @ white.T if white.shape[0] <= white.shape[1] else white.T @ white
+        return torch.linalg.eigvalsh(gram).flip(0).clamp_min(0)
+
+    # -------------------------------------------------------------------------------------------- fits
+
+    def fit(self, tube: int, rank: int, phi: Tensor | None = None) -> Fit:
+        """Slices of a tube (1: none) and a low rank (0: none) beside them, in turn."""
+        d_in, d_out = self.best.shape
+        slices = v = u = None
+        beside, last = torch.zeros_like(self.best), math.inf
+        for _ in range(ROUNDS if tube > 1 and rank else 1):
+            rest = self.best
+            if tube > 1:
+                assert phi is not None
+                slices = self.slices(tube, phi, self.a @ (self.best - beside))
+                rest = self.best - dense_of(slices, phi)
+            if rank:
+                v, u = self.low_rank(min(rank, d_in, d_out), rest)
+                beside = v @ u
+            cost = self.cost(rest - beside)
+            if cost > last * (1 - ENOUGH):
+                break
+            last = cost
+        whole = beside if slices is None or phi is None else beside + dense_of(slices, phi)
+        mean_x, mean_y = self.moments.means
+        bias = mean_y - mean_x @ whole
+        error = self.moments.error(whole) / max(self.energy, 1e-30)
+        return Fit(tube, slices, v, u, bias, error, self.ridge)
+
+    def cost(self, difference: Tensor) -> float:
+        """‖Lᵀ(W' − W*)‖²."""
+        return self.whitened(difference).square().sum().item()
+
+
+def nearest(weight: Tensor, tube: int, rank: int, transform: HatTransform) -> Fit:
+    """The slices and the low rank that are together nearest to an (in, out) weight, without data."""
+    moments = Moments(*weight.shape, centre=False)
+    moments.count, moments.xx = 1, torch.eye(len(weight), dtype=torch.float64)
+    return Problem(moments.assume(weight.cpu()), weight.cpu(), RIDGES[0]).fit(tube, rank, orthonormal(transform))
+
+
+def orthonormal(transform: HatTransform) -> Tensor:
+    """The matrix of an orthogonal transform, of rows of length 1."""
+    return transform.matrices()[0].detach().double().cpu() / (transform.scale or 1.0) ** 0.5
+
+
+def choose_ridge(fitting: Moments, held_out: Moments, weight: Tensor, ridges: Sequence[float] = RIDGES) -> float:
+    """The ridge whose dense fit has the least error on tokens that it was not fitted to."""
+    if not held_out.count:
+        return ridges[len(ridges) // 2]
+    return min(ridges, key=lambda ridge: held_out.error(Problem(fitting, weight, ridge).best))
+
+
+def cholesky(matrix: Tensor) -> Tensor:
+    """L with L Lᵀ = `matrix`, with as much added to the diagonal as rounding makes necessary."""
+    jitter = matrix.diagonal().mean().clamp_min(1e-30)
+    for power in (0.0, 1e-8, 1e-6, 1e-4, 1e-2):
+        root, info = torch.linalg.cholesky_ex(matrix + power * jitter * torch.eye(len(matrix), dtype=matrix.dtype))
+        if not info.item() and root.isfinite().all():
+            return root
+    raise ValueError("the Gram matrix of a layer's inputs is not positive; are the inputs finite numbers?")
+
+
+def hat_blocks(matrix: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    """The diagonal blocks of a matrix of flat features (the tube fastest) in the hat basis: (C, rows / C, columns / C).
+
+    Block k is Σ left[k, p] · matrix[(·, p), (·, q)] · right[k, q].
+    """
+    tube = len(left)
+    rows, columns = matrix.shape[0] // tube, matrix.shape[1] // tube
+    half = torch.einsum("kp,ipm->kim", left, matrix.reshape(rows, tube, -1))  # (C, rows, columns·C)
+    return torch.einsum("kimq,kq->kim", half.unflatten(2, (columns, tube)), right)
+
+
+def dense_of(slices: Tensor, phi: Tensor) -> Tensor:
+    """The dense (in, out) matrix of slices, for an orthonormal Φ."""
+    tube, rows, columns = slices.shape
+    return torch.einsum("kp,kio,kq->ipoq", phi, slices, phi).reshape(rows * tube, columns * tube)

@@ -1,0 +1,132 @@
+"""Minutes of training without labels: the converted model learns what the blocks of the original give, and its output.
+
+Each step takes a batch of real inputs. The loss is the squared distance of what every block gives from what it gave in
+the original, relative to its size, and of the model's output; only the converted layers and their biases learn.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tcpvit.progress import Progress
+from tcpvit.tensorize.record import drop_ins_of
+from tcpvit.tensorize.streams import Batch, caller_of, main_output, real_tokens, unit_names
+
+TEMPERATURE = 2.0
+
+
+@dataclass(frozen=True)
+class Step:
+    """A point of the curve of quality against time."""
+
+    step: int
+    seconds: float
+    loss: float  # on batches that are held out
+
+
+def refine(
+    original: nn.Module,
+    model: nn.Module,
+    batches: Iterable[Batch],
+    *,
+    minutes: float,
+    lr: float = 3e-4,
+    held_out: Sequence[Batch] = (),
+    progress: Progress | None = None,
+) -> list[Step]:
+    """Train the converted layers of `model` for some minutes to give what `original` gives, in place.
+
+    Returns the curve of the loss on `held_out` batches (else on the first one), about ten points.
+    """
+    if minutes <= 0:
+        raise ValueError(f"minutes is positive, got {minutes}")
+    batches = list(batches)
+    layers = drop_ins_of(model)
+    if not batches or not layers:
+        raise ValueError("there is nothing to refine: give batches of inputs, and a model that tensorize_ converted")
+    learning = [p for layer in layers.values() for p in layer.parameters() if p.requires_grad]
+    optimizer = torch.optim.Adam(learning, lr=lr, betas=(0.9, 0.99))
+    judged, curve = held_out or batches[:1], []
+    loss_of = _Loss(original, model, batches[0])
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    original.eval()
+    generator = torch.Generator().manual_seed(0)
+    start, step, end = time.monotonic(), 0, 60 * minutes
+    progress = progress or Progress()
+    try:
+        for tenth in progress.track(range(11), "refining"):
+            while (spent := time.monotonic() - start) < end * tenth / 10:
+                for group in optimizer.param_groups:
+                    group["lr"] = lr * min(1.0, (step + 1) / 20) * max(1 - spent / end, 0.02)
+                batch = batches[int(torch.randint(len(batches), (1,), generator=generator))]
+                optimizer.zero_grad(set_to_none=True)
+                loss_of(batch).backward()
+                torch.nn.utils.clip_grad_norm_(learning, 1.0)
+                optimizer.step()
+                step += 1
+            with torch.no_grad():
+                loss = sum(loss_of(batch).item() for batch in judged) / len(judged)
+            curve.append(Step(step, time.monotonic() - start, loss))
+    finally:
+        loss_of.close()
+        for module, training in modes:
+            module.training = training
+        for parameter in learning:
+            parameter.grad = None
+    return curve
+
+
+class _Loss:
+    """How far the model is from the original on a batch: at each block, and in the end."""
+
+    def __init__(self, original: nn.Module, model: nn.Module, batch: Batch):
+        self.calls = [caller_of(module, batch) for module in (original, model)]
+        self.seen: list[dict[str, Any]] = [{}, {}]
+        self.hooks = ExitStack()
+        for seen, module in zip(self.seen, (original, model), strict=True):
+            for unit in unit_names(list(drop_ins_of(model))):
+                handle = module.get_submodule(unit).register_forward_hook(_note(seen, unit))
+                self.hooks.callback(handle.remove)
+
+    def __call__(self, batch: Batch) -> Tensor:
+        with torch.no_grad():
+            name, expected = main_output(self.calls[0](batch))
+        _, found = main_output(self.calls[1](batch))
+        terms = [
+            relative(real_tokens(self.seen[1][unit], batch), real_tokens(before, batch))
+            for unit, before in self.seen[0].items()
+        ]
+        found, expected = real_tokens(found, batch), real_tokens(expected, batch)
+        hidden = torch.stack(terms).mean() if terms else found.new_zeros(())
+        return hidden + (divergence(found, expected) if name == "logits" else relative(found, expected))
+
+    def close(self) -> None:
+        """Take the hooks away."""
+        self.hooks.close()
+
+
+def _note(seen: dict[str, Any], unit: str) -> Any:
+    def hook(module: nn.Module, args: Any, output: Any) -> None:
+        seen[unit] = output[0] if isinstance(output, tuple | list) else output
+
+    return hook
+
+
+def relative(found: Tensor, expected: Tensor) -> Tensor:
+    """The squared distance, as a part of the variance of what is expected."""
+    return (found - expected).square().mean() / (expected - expected.mean(0)).square().mean().clamp_min(1e-12)
+
+
+def divergence(found: Tensor, expected: Tensor) -> Tensor:
+    """The Kullback-Leibler divergence of softened predictions."""
+    soft, target = ((logits / TEMPERATURE).log_softmax(-1) for logits in (found, expected))
+    return TEMPERATURE**2 * F.kl_div(soft, target, reduction="batchmean", log_target=True)

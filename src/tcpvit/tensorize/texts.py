@@ -1,0 +1,50 @@
+"""Texts as batches of a model's inputs: what a language model is calibrated on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from tcpvit.tensorize.origin_rules import import_library
+
+LONGEST = 128  # tokens of a text
+LARGEST = 2**28  # bytes of a file of texts
+Batch = dict[str, Tensor]
+
+
+def read_texts(path: Path, most: int) -> list[str]:
+    """The lines of a text file that are not empty, each once: `most` of them, evenly from the whole file."""
+    if path.stat().st_size > LARGEST:
+        raise ValueError(f"{path} is larger than {LARGEST // 2**20} MiB; a few hundred lines are enough")
+    try:
+        lines = list(dict.fromkeys(line.strip() for line in path.read_text("utf-8-sig").splitlines() if line.strip()))
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is no text in UTF-8; give one text a line") from error
+    if len(lines) < 2:
+        raise ValueError(f"{path} has {len(lines)} lines with text; give a few hundred, one text a line")
+    every = max(1, len(lines) // most)
+    return lines[::every][:most]
+
+
+def tokenizer_of(name: str, model: nn.Module) -> Callable[[list[str]], Batch]:
+    """What makes a batch of texts: that of the model itself, or of the repository that it came from."""
+    if callable(getattr(model, "tokenize", None)):  # sentence-transformers
+        found: Any = model
+        return lambda texts: {key: x for key, x in found.tokenize(texts).items() if isinstance(x, Tensor)}
+    library, _, rest = name.partition("/")
+    if library != "transformers":
+        raise ValueError(f"{name} takes images, not texts; calibrate it on a folder of images or a set, as cifar10")
+    tokenizer = import_library("transformers").AutoTokenizer.from_pretrained(rest)
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    options = {"padding": True, "truncation": True, "max_length": LONGEST, "return_tensors": "pt"}
+    return lambda texts: dict(tokenizer(texts, **options))
+
+
+def text_batches(tokenize: Callable[[list[str]], Batch], texts: Sequence[str], size: int = 32) -> list[Batch]:
+    """Texts of like length together, so that little is padding."""
+    by_length = sorted(texts, key=len)
+    return [tokenize(by_length[i : i + size]) for i in range(0, len(by_length), size)]
