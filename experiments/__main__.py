@@ -16,7 +16,7 @@ from tcpvit.cli.reproduce import reproduce, run_study
 from tcpvit.compare.study import Places, Study
 from tcpvit.errors import did_you_mean
 
-STUDIES = ("classification", "conversion", "hyperspectral", "segmentation", "slices")
+STUDIES = ("classification", "conversion", "hyperspectral", "segmentation", "slices", "volumes")
 
 
 def experiment(

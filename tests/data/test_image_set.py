@@ -63,7 +63,9 @@ def test_ignored_pixels_are_no_class():
 
 
 def test_images_of_other_types_are_refused():
-    with pytest.raises(ValueError, match=r"uint8, uint16 or float32 of shape \(N, C, H, W\), got torch.float64"):
+    with pytest.raises(
+        ValueError, match=r"uint8, uint16 or float32 of shape \(N, C, H, W\), or volumes .*, got torch.float64"
+    ):
         ImageSet(torch.rand(2, 3, 4, 4).double(), torch.zeros(2).long(), classes=("a", "b"), source="made")
 
 

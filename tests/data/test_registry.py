@@ -15,11 +15,13 @@ from tcpvit.data.scenes import list_scenes
 
 
 def test_every_listed_set_can_be_asked_for(tmp_path):
-    names = {"digits-on-photos", *registry.SOURCES, *list_scenes(), "folder:PATH", "scene:PATH"}
+    names = {*registry.MADE, *registry.SOURCES, *list_scenes(), "folder:PATH", "scene:PATH"}
     assert names == set(list_datasets())
     for name in registry.SOURCES:
-        with pytest.raises(FileNotFoundError, match=rf"{name} is not in .*: fetch it \([\d,]+ MB\) with `tcpvit data"):
-            load_dataset(name)
+        with pytest.raises(
+            FileNotFoundError, match=rf"{name} is not in .*: fetch it( \([\d,]+ MB\))? with `tcpvit data"
+        ):
+            load_dataset(name, tmp_path)
     for name in list_scenes()[1:]:
         with pytest.raises(FileNotFoundError, match=r"is not under .*: (download|it must be requested)"):
             load_dataset(name, tmp_path)

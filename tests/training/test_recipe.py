@@ -13,7 +13,16 @@ from tcpvit.training.recipe import SHIPPED, known_keys
 
 def test_the_shipped_recipes():
     papers = ["paper-classification", "paper-segmentation"]
-    assert list_recipes() == ["cifar-classification", "demo", *papers, "scene", "tuned-classification"]
+    assert list_recipes() == [
+        "cifar-classification",
+        "clips",
+        "demo",
+        *papers,
+        "scene",
+        "small-classification",
+        "tuned-classification",
+        "volumes",
+    ]
 
 
 @pytest.mark.parametrize("name", list_recipes())
@@ -92,8 +101,11 @@ def test_every_key_can_be_overridden_with_its_own_value(key):
             "slice_lr_scale should be a number greater than 0 or one of none, sqrt, full, got 'cube'",
         ),
         ("optimizer.betas=[0.9]", "optimizer.betas should be a list of 2, got [0.9]"),
-        ("data.image_size=big", "data.image_size should be a whole number of at least 1 or null, got 'big'"),
-        ("data.image_size=0", "data.image_size should be a whole number of at least 1 or null, got 0"),
+        (
+            "data.image_size=big",
+            "data.image_size should be a whole number of at least 1 or a list of 2 or a list of 3 or null, got 'big'",
+        ),
+        ("data.image_size=0", "data.image_size should be a whole number of at least 1 or a list of 2"),
         ("augment.flip=2", "augment.flip should be a number of at least 0 and at most 1, got 2"),
         ("checkpoints.keep=1", "checkpoints.keep should be a whole number of at least 2, got 1"),
         ("optimizer.ema=1", "optimizer.ema should be a number of at least 0 and less than 1, got 1"),

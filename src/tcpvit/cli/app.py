@@ -33,6 +33,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "data": ("tcpvit.cli.data:data", "List, download, verify and look at the data sets."),
     "predict": ("tcpvit.cli.predict:predict", "Label images, or the pixels of a scene, with a trained model."),
     "scene": ("tcpvit.cli.scene:scene", "Look into a scene of many bands, or split its pixels."),
+    "serve": ("tcpvit.cli.serve:serve", "Serve a trained classifier over HTTP."),
     "explain": ("tcpvit.cli.explain:explain", "Show what the slices of a model do with images."),
     "page": (
         "tcpvit.cli.page:page",
@@ -49,6 +50,10 @@ VERBS: dict[str, tuple[str, str]] = {
     "tensorize": (
         "tcpvit.cli.tensorize:tensorize",
         "Convert a model to its c-product counterpart, say what became of each layer, and win accuracy back.",
+    ),
+    "export": (
+        "tcpvit.cli.export:export",
+        "Write a trained model as an ONNX, OpenVINO or torch.export file, and compare the two.",
     ),
     "models": ("tcpvit.cli.models:models", "The models there are, with their size and the ratio to their twin."),
     "analyze": ("tcpvit.cli.analyze:analyze", "Parameters, FLOPs and memory of models, by formula and by count."),

@@ -18,6 +18,8 @@ from tcpvit.data.folder import describe
 from tcpvit.data.registry import (
     BUILT_IN,
     FOLDER,
+    FOLDERS,
+    MADE,
     SCENE,
     SOURCES,
     download_dataset,
@@ -85,9 +87,11 @@ def _list(root: str, json: bool) -> Table:
     place = resolve_root(root)
     table = Table("data", f"Sets in {place}", ["name", "what", "on disk", "folder", "download"])
     table.add(BUILT_IN, "handwritten digits on photographs, 32×32", None, "built in", None)
+    table.add("moving-digits", "clips of handwritten digits that move, 8×32×32", None, "built in", None)
+    table.add("solid-digits", "handwritten digits as bodies in space, 32³", None, "built in", None)
     for source in SOURCES.values():
         folder = source.find(place)
-        download = Bytes(sum(resource.size for resource in source.resources))
+        download = Bytes(sum(resource.size for resource in source.resources)) or None
         size = Bytes(_bytes_in(folder)) if folder else None
         table.add(source.name, source.about, size, str(folder) if folder else None, download)
     for name in list_scenes():
@@ -98,13 +102,15 @@ def _list(root: str, json: bool) -> Table:
         size = Bytes(sum(file.stat().st_size for file in files)) if files else None
         table.add(name, f"scene, {SCENES[name].about}", size, str(files[0].parent) if files else None, None)
     table.add(f"{FOLDER}PATH", "your own images", None, None, None)
+    table.add("volumes:PATH", "your own volumes: NIfTI, DICOM, NumPy, TIFF", None, None, None)
+    table.add("clips:PATH", "your own video, or folders of frames", None, None, None)
     table.add(f"{SCENE}PATH", "your own scene of many bands", None, None, None)
     show([table], json=json)
     return table
 
 
 def _download(name: str, root: str, extra: bool, json: bool) -> dict[str, str]:
-    if name in (BUILT_IN, built_in.NAME) or name.startswith((FOLDER, SCENE)):
+    if name in (*MADE, built_in.NAME) or name.startswith((*FOLDERS, SCENE)):
         raise ValueError(f"{name} needs no download")
     if is_scene(name):
         files = scene_files(name, root or None)
@@ -140,8 +146,12 @@ def _check(data: DataRecipe, json: bool) -> list[FileCheck]:
 
 
 def _check_source(name: str, root: str | None) -> list[FileCheck]:
-    if name in (BUILT_IN, built_in.NAME):
+    if name in (*MADE, built_in.NAME):
         raise ValueError(f"{name} is made on the spot; there is nothing to check")
+    if name.startswith(tuple(FOLDERS)):
+        splits = load_splits(DataRecipe(name=name))
+        about = {part: f"{len(data):,} {data.unit}, {data.task}" for part, data in splits.parts().items()}
+        return [FileCheck(part, True, found) for part, found in about.items()]
     if name.startswith(SCENE):
         raise ValueError(f"look into your own scene with `tcpvit scene info {name.removeprefix(SCENE)}`")
     if is_scene(name):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tcpvit.data.registry import FOLDER, SCENE
+from tcpvit.data.registry import FOLDERS, SCENE
 
 
 def default_name(recipe: str, model: str, data: str, *more: object) -> str:
@@ -15,7 +15,7 @@ def default_name(recipe: str, model: str, data: str, *more: object) -> str:
     >>> default_name("recipes/mine.yaml", "vit_cifar", "folder:scans/day1")
     'mine-vit_cifar-day1'
     """
-    for prefix in (FOLDER, SCENE):
+    for prefix in (*FOLDERS, SCENE):
         if data.startswith(prefix):
             data = Path(data.removeprefix(prefix)).resolve().name
     return "-".join(map(str, (Path(recipe).stem, model, data, *more)))

@@ -17,6 +17,7 @@ from tcpvit.cli.predict_scene import predict_scene
 from tcpvit.cli.progress import display_for
 from tcpvit.data.decode import read_image
 from tcpvit.data.images import Fit, OnBad, list_bad
+from tcpvit.data.volumes.video import write_clip
 from tcpvit.errors import printable
 from tcpvit.figures.labelled import draw_labelled, draw_sheet
 from tcpvit.figures.style import house_style
@@ -25,7 +26,16 @@ from tcpvit.inference.loading import LoadedModel, Weights, load_model
 from tcpvit.inference.masks import KINDS, Segmented, segment_files
 from tcpvit.inference.predict import Prediction, Predictions, check_counts, find_images, predict_files
 from tcpvit.inference.scene_map import SceneMap
-from tcpvit.models import EncoderDecoder, list_pretrained
+from tcpvit.inference.volumes import (
+    find_files,
+    is_volume_or_clip,
+    labelled_frames,
+    picture_of,
+    segment_volumes,
+    takes_clips,
+    takes_volumes,
+)
+from tcpvit.models import list_pretrained
 from tcpvit.progress import Progress
 from tcpvit.tables import json_text
 
@@ -61,7 +71,8 @@ def predict(
     with colours, as NumPy array, and as ENVI or GeoTIFF if the scene has coordinates, each with the confidences beside.
 
     Args:
-        target: a run folder, a folder written by save_pretrained, or a preset whose weights come with the package.
+        target: a run folder, a folder written by save_pretrained, a file written by `tcpvit export`, or a preset whose
+            weights come with the package.
         paths: image files, and folders that are searched for images with everything below them.
         scene: instead of images, a scene of many bands, a file or a name as indian-pines. Bands of another sensor are
             interpolated at the wavelengths of the model.
@@ -86,6 +97,7 @@ def predict(
         tcpvit predict runs/demo/tcp-0 runs/demo/images --sheet sheet.png --images labelled
         tcpvit predict runs/demo/tcp-0/best scans/ --on-bad stop --json
         tcpvit predict tcp_vit_pet holiday/ --images pets
+        tcpvit predict plus.onnx holiday.jpg
         tcpvit predict runs/field --images figures
         tcpvit predict runs/field --scene cube.npy --out map.png
     """
@@ -101,12 +113,14 @@ def predict(
         return predict_scene(loaded, scene, labels, json=json, progress=progress, **options)
     if labels is not None or not paths:
         raise ValueError("--labels is for a --scene" if paths else "name the images, or folders of images, to label")
-    segments = isinstance(loaded.model, EncoderDecoder)
+    segments = loaded.segments
     images = Path("segmented") if segments and images is None else images
-    files = find_images(paths, leave_out=_written_into(images, segments))
+    volumes = takes_volumes(loaded)
+    leave_out = _written_into(images, segments)
+    files = find_files(loaded, paths) if volumes else find_images(paths, leave_out=leave_out)
     common: dict[str, Any] = {"fit": fit, "on_bad": on_bad, "device": device, "progress": progress}
     if segments and images is not None:
-        done = Predictions(*segment_files(loaded, files, images, **common))
+        done = Predictions(*(segment_volumes if volumes else segment_files)(loaded, files, images, **common))
     else:
         done = predict_files(loaded, files, top=top, batch_size=batch_size, **common)
     if done.bad:
@@ -117,6 +131,8 @@ def predict(
     if images is not None:
         if labelled := [item for item in done.found if isinstance(item, Prediction)]:
             _draw_labelled(labelled, images)
+            if takes_clips(loaded):
+                _write_clips(labelled, images)
         what = "labelled images" if labelled else "masks and overlays"
         print(f"{len(done.found):,} {what} in {printable(str(images))}", file=sys.stderr)
     return done
@@ -127,7 +143,7 @@ def load_trained(target: str, weights: Weights, progress: Progress) -> LoadedMod
     loaded = load_model(target, weights)
     if loaded.preprocessing is not None:
         return loaded
-    if not Path(target).is_dir():
+    if not Path(target).exists():
         raise ValueError(
             f"{target} is a preset with random weights; train it, then give the folder of its run, or take one "
             f"that comes with weights: {', '.join(list_pretrained())}"
@@ -202,8 +218,17 @@ def _draw_labelled(found: Sequence[Prediction], folder: Path) -> None:
         write_inside(folder, name, content.getvalue())
 
 
+def _write_clips(found: Sequence[Prediction], folder: Path) -> None:
+    """Each clip with its label below it, as a video file."""
+    for number, p in enumerate(found):
+        name = f"{number:03d}-{Path(p.file).stem}.mp4"
+        write_clip(folder / name, labelled_frames(p.file, p.caption))
+
+
 def _pixels(file: str) -> np.ndarray:
     """(H, W, 3) uint8, reduced to what a figure can show."""
+    if is_volume_or_clip(Path(file)):
+        return picture_of(file)
     image = read_image(file)
     image.thumbnail((SIDE, SIDE))
     return np.asarray(image)

@@ -1,8 +1,9 @@
 """Augmentation of whole batches of pixels: at random for each image, images and masks together.
 
 Every random number is drawn beforehand, for the batch of all ranks, so an image is treated the same way wherever it
-is processed. The order is zoom, shift, flip, symmetry, RandAugment, colour, normalisation, noise, erasing, then mixup
-or cutmix.
+is processed. Every slice of a volume and every frame of a clip is moved alike, by `shift_depth` and `flip_depth` along
+the third axis too. The order is zoom, shift, flip, symmetry, RandAugment, colour, normalisation, noise, erasing, then
+mixup or cutmix.
 """
 
 from __future__ import annotations
@@ -42,6 +43,12 @@ class Augment:
         Doc('move by up to this many pixels, "random crop with padding"; black (masks: ignored) comes in'),
     ] = 0
     flip: Annotated[Fraction, Doc("probability of mirroring left and right")] = 0.0
+    shift_depth: Annotated[
+        Natural, Le(1024), Doc("of volumes and clips: move by up to this many slices or frames; black ones come in")
+    ] = 0
+    flip_depth: Annotated[
+        Fraction, Doc("of volumes and clips: probability of mirroring front and back, or playing it backwards")
+    ] = 0.0
     symmetry: Annotated[
         Flag, Doc("turn and mirror by one of the eight symmetries of the square, as suits what is seen from above")
     ] = False
@@ -54,21 +61,31 @@ class Augment:
     randaugment: Annotated[Natural, Le(100), Doc("how many operations of RandAugment; needs torchvision")] = 0
     magnitude: Annotated[Natural, Le(30), Doc("of RandAugment, 0 to 30")] = 9
     noise: Annotated[NonNegative, Doc("standard deviation of noise, where that of each channel is 1")] = 0.0
+    flatten: Annotated[
+        Fraction,
+        Doc("the most that is taken away of an image's differences from its centre pixel: for windows of scenes"),
+    ] = 0.0
     erase: Annotated[Fraction, Doc("probability of blanking a rectangle of 2 % to 33 % of the image")] = 0.0
     mixup: Annotated[NonNegative, Le(1000), Doc("α of the Beta distribution of mixup; 0: off")] = 0.0
     cutmix: Annotated[
         NonNegative, Le(1000), Doc("likewise; with both on, each pair of images takes one of the two")
     ] = 0.0
 
-    def check_task(self, task: str, size: tuple[int, int]) -> None:
+    def check_task(self, task: str, size: tuple[int, ...]) -> None:
         """Masks go along with what moves or recolours the image only; images that are turned are square."""
-        unusable = [name for name in ("randaugment", "erase", "mixup", "cutmix") if getattr(self, name)]
+        deep = [name for name in ("shift_depth", "flip_depth") if getattr(self, name)]
+        if deep and len(size) == 2:
+            raise ValueError(f"augment.{deep[0]} is for volumes and clips, and these are images; leave it out")
+        flat = [name for name in ("randaugment", "flatten") if getattr(self, name)]
+        if flat and len(size) == 3:
+            raise ValueError(f"augment.{flat[0]} is for images; volumes and clips take shift, flip, zoom and colour")
+        unusable = [name for name in (*flat, "erase", "mixup", "cutmix") if getattr(self, name)]
         if task == "segmentation" and unusable:
             raise ValueError(
                 f"{unusable[0]} is for classification; segmentation takes shift, flip, symmetry, zoom, colour and noise"
             )
-        if self.symmetry and size[0] != size[1]:
-            raise ValueError(f"augment.symmetry turns square images, got {size[0]}×{size[1]}; take augment.flip=0.5")
+        if self.symmetry and size[-2] != size[-1]:
+            raise ValueError(f"augment.symmetry turns square images, got {size[-2]}×{size[-1]}; take augment.flip=0.5")
 
     @property
     def group(self) -> int:
@@ -94,6 +111,8 @@ class Augment:
             draws["randaugment"] = torch.from_numpy(random.random((number, self.randaugment, 2), dtype=np.float32))
         draws["symmetry"] = torch.from_numpy(random.integers(8, size=number))
         draws["noise"] = torch.from_numpy(random.integers(2**63, size=number))  # a seed for each image
+        draws["depth"] = torch.from_numpy(random.random((number, 2), dtype=np.float32))
+        draws["flatten"] = torch.from_numpy(random.random(number, dtype=np.float32))
         return draws
 
     def crops(self, draws: Draws) -> Tensor | None:
@@ -104,16 +123,20 @@ class Augment:
         return torch.stack([self.zoom + (1 - self.zoom) * area, ((2 * ratio - 1) * _RATIO).exp(), x, y], 1)
 
     def move(self, images: Tensor, targets: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
-        """Shift, flip and turn images (B, C, H, W) and masks (B, H, W)."""
+        """Shift, flip and turn images (B, C, H, W) and masks (B, H, W); volumes have one axis more."""
 
         def moved(maps: Tensor, fill: int) -> Tensor:
             if self.shift or self.flip:
                 flip = draws["flip"][:, 0] < self.flip
                 offsets = (draws["shift"] * (2 * self.shift + 1)).long()  # 0 .. 2·shift
                 maps = shift_and_flip(maps, self.shift, offsets, flip, fill=fill)
+            if self.shift_depth or self.flip_depth:
+                place, coin = draws["depth"].unbind(1)
+                offsets = (place * (2 * self.shift_depth + 1)).long() - self.shift_depth
+                maps = shift_and_flip_depth(maps, offsets, coin < self.flip_depth, fill=fill)
             return turn(maps, draws["symmetry"]) if self.symmetry else maps
 
-        return moved(images, 0), moved(targets[:, None], IGNORE)[:, 0] if targets.ndim == 3 else targets
+        return moved(images, 0), moved(targets[:, None], IGNORE)[:, 0] if targets.ndim > 1 else targets
 
     def recolour(self, images: Tensor, draws: Draws, scale: float = 255.0) -> Tensor:
         """Images as float32 up to `scale`, after RandAugment and colour changes."""
@@ -123,7 +146,9 @@ class Augment:
         return jitter_colour(pixels, 1 + self.colour * (2 * draws["colour"] - 1), scale) if self.colour else pixels
 
     def mix_and_erase(self, images: Tensor, targets: Tensor, draws: Draws, classes: int) -> tuple[Tensor, Tensor]:
-        """Noise, erasing, mixup and cutmix of normalised images; mixed labels are (B, classes) probabilities."""
+        """Flatten, add noise, erase, mix normalised images; mixed labels are (B, classes) probabilities."""
+        if self.flatten:
+            images = flatten(images, self.flatten * draws["flatten"])
         if self.noise:
             images = add_noise(images, draws["noise"], self.noise)
         if self.erase:
@@ -138,6 +163,8 @@ def shift_and_flip(images: Tensor, padding: int, offsets: Tensor, flip: Tensor, 
 
     One gather for the batch: several times as fast as a loop over images, and the same on every device.
     """
+    if images.ndim == 5:
+        return shift_and_flip(images.flatten(1, 2), padding, offsets, flip, fill=fill).view_as(images)
     number, channels, height, width = images.shape
     device = images.device
     framed = F.pad(images, (padding,) * 4, value=fill)
@@ -147,6 +174,23 @@ def shift_and_flip(images: Tensor, padding: int, offsets: Tensor, flip: Tensor, 
     places = rows[:, :, None] * (width + 2 * padding) + columns[:, None, :]  # (B, H, W)
     places = places.view(number, 1, -1).expand(-1, channels, -1)
     return framed.flatten(2).gather(2, places).view_as(images)
+
+
+def shift_and_flip_depth(volumes: Tensor, offsets: Tensor, flip: Tensor, *, fill: int) -> Tensor:
+    """Each volume (B, C, T, H, W) moved by its offset along the depth, some mirrored; slices that come in are `fill`.
+
+    >>> volumes = torch.arange(1, 5).view(1, 1, 4, 1, 1).expand(2, -1, -1, -1, -1)
+    >>> shift_and_flip_depth(volumes, torch.tensor([1, 0]), torch.tensor([False, True]), fill=0).flatten(1)
+    tensor([[2, 3, 4, 0],
+            [4, 3, 2, 1]])
+    """
+    depth, device = volumes.shape[2], volumes.device
+    here = torch.arange(depth, device=device)
+    places = torch.where(flip.to(device)[:, None], depth - 1 - here, here) + offsets.to(device)[:, None]  # (B, T)
+    outside = (places < 0) | (places >= depth)
+    shape = (len(volumes), 1, depth, 1, 1)
+    moved = volumes.gather(2, places.clamp(0, depth - 1).view(shape).expand_as(volumes))
+    return moved.masked_fill(outside.view(shape), fill)
 
 
 def turn(images: Tensor, symmetries: Tensor) -> Tensor:
@@ -164,6 +208,17 @@ def turn(images: Tensor, symmetries: Tensor) -> Tensor:
     return turned
 
 
+def flatten(images: Tensor, shares: Tensor) -> Tensor:
+    """Take away a share (B,) of each image's differences from its centre pixel, so that less hangs on what is around.
+
+    >>> flatten(torch.tensor([[[[0.0, 2.0, 4.0]]]]), torch.tensor([0.5]))
+    tensor([[[[1., 2., 3.]]]])
+    """
+    row, column = images.shape[2] // 2, images.shape[3] // 2
+    centre = images[:, :, row : row + 1, column : column + 1]
+    return images.lerp(centre, shares.to(images.device, images.dtype)[:, None, None, None])
+
+
 def add_noise(images: Tensor, seeds: Tensor, deviation: float) -> Tensor:
     """Gaussian noise on normalised images, drawn for each image by its own seed."""
     shape = images.shape[1:]
@@ -173,25 +228,29 @@ def add_noise(images: Tensor, seeds: Tensor, deviation: float) -> Tensor:
 
 def jitter_colour(images: Tensor, factors: Tensor, scale: float = 255.0) -> Tensor:
     """Scale brightness, contrast and saturation of images in [0, scale] by `factors` (B, 3); float ones have no top."""
-    brightness, contrast, saturation = factors.to(images.device)[:, :, None, None, None].unbind(1)  # (B, 1, 1, 1)
+    each = factors.to(images.device).view(*factors.shape, *[1] * (images.ndim - 1))
+    brightness, contrast, saturation = each.unbind(1)  # (B, 1, 1, 1)
     images = images * brightness
-    images = torch.lerp(images.mean((1, 2, 3), keepdim=True), images, contrast)
+    images = torch.lerp(images.mean(tuple(range(1, images.ndim)), keepdim=True), images, contrast)
     images = torch.lerp(images.mean(1, keepdim=True), images, saturation)
     return images if scale == 1 else images.clamp_(0, scale)
 
 
 def erase(images: Tensor, numbers: Tensor, probability: float) -> Tensor:
     """Set a rectangle of some normalised images to 0, the mean colour; `numbers` is (B, 5)."""
-    _, _, height, width = images.shape
+    height, width = images.shape[-2:]
     happens, area, ratio, x, y = numbers.to(images.device).unbind(1)
     side = (0.02 + 0.31 * area).sqrt()
     stretch = ((2 * ratio - 1) * math.log(3.3) / 2).exp()
-    inside = box_mask(x, y, side * stretch, side / stretch, height, width)
-    return images.masked_fill_(inside & (happens < probability)[:, None, None, None], 0.0)
+    inside = (
+        box_mask(x, y, side * stretch, side / stretch, height, width) & (happens < probability)[:, None, None, None]
+    )
+    return images.masked_fill_(inside if images.ndim == 4 else inside[:, None], 0.0)
 
 
 def normalise(pixels: Tensor, mean: tuple[float, ...], std: tuple[float, ...], scale: float = 255.0) -> Tensor:
     """Pixels to mean 0 and deviation 1 by channel, in place; `scale` is what counts as 1 in `mean` and `std`."""
-    centre = torch.tensor(mean, device=pixels.device).view(-1, 1, 1) * scale
-    spread = torch.tensor(std, device=pixels.device).view(-1, 1, 1) * scale
+    axes = [1] * (pixels.ndim - 2)
+    centre = torch.tensor(mean, device=pixels.device).view(-1, *axes) * scale
+    spread = torch.tensor(std, device=pixels.device).view(-1, *axes) * scale
     return pixels.sub_(centre).div_(spread)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import stat
 from typing import Literal, NamedTuple
@@ -72,6 +73,15 @@ def read_pixels(path: str, bands: Bands = "all") -> np.ndarray:
         return np.asarray(turned.convert("RGB"))
 
 
+def read_colour(content: bytes, max_pixels: int = MAX_PIXELS) -> np.ndarray:
+    """(H, W, 3) uint8 of an encoded image in memory, as `read_pixels` reads a file with `bands="rgb"`."""
+    with _open(io.BytesIO(content)) as image:
+        if image.width * image.height > max_pixels:
+            raise OverflowError(f"{image.width} × {image.height} pixels are more than {max_pixels:,}")
+        _check_depth(image, "rgb")
+        return np.asarray(ImageOps.exif_transpose(image).convert("RGB"))
+
+
 def read_image(path: str) -> Image.Image:
     """A colour image to look at, whatever the file holds."""
     return Image.fromarray(as_colour(read_pixels(path)))
@@ -126,8 +136,8 @@ def is_tiff(path: str) -> bool:
         return file.read(4) in (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 
 
-def _open(path: str) -> Image.Image:
-    if is_special(path):
+def _open(path: str | io.BytesIO) -> Image.Image:
+    if isinstance(path, str) and is_special(path):
         raise ValueError(SPECIAL)
     try:
         return Image.open(path, formats=FORMATS)

@@ -88,7 +88,7 @@ def _compose(part: str, labels: Tensor, level: Level, random: np.random.RandomSt
 
 def _glyphs(part: str, labels: Tensor, random: np.random.RandomState) -> Tensor:
     """A digit of each label, (n, 1, 40, 40) in [0, 1]: smooth, with a border of a tenth."""
-    digits, digit_labels = _digits(part)
+    digits, digit_labels = digit_images(part)
     chosen = torch.empty(len(labels), dtype=torch.int64)
     for label in range(10):
         wanted, available = labels == label, (digit_labels == label).nonzero()[:, 0]
@@ -146,7 +146,7 @@ def _uniform(random: np.random.RandomState, low: float, high: float, number: int
 
 
 @cache
-def _digits(part: str) -> tuple[Tensor, Tensor]:
+def digit_images(part: str) -> tuple[Tensor, Tensor]:
     """The glyphs (n, 1, 40, 40) and labels of a part."""
     raw = _sklearn().load_digits()
     labels = torch.from_numpy(raw.target).long()

@@ -23,7 +23,7 @@ CHUNK = 1 << 16  # bytes that are received at a time
 
 @dataclass(frozen=True)
 class Resource:
-    """A published file: where it is, its md5 and its size in bytes."""
+    """A published file: where it is, its md5 and its size in bytes (0: not known)."""
 
     url: str
     md5: str

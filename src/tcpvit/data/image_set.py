@@ -1,4 +1,7 @@
-"""Images in memory: tensors of pixels with labels or masks, and the three parts a set is loaded as."""
+"""Images in memory: tensors of pixels with labels or masks, and the three parts a set is loaded as.
+
+Volumes and clips are images of three axes, (N, C, T, H, W).
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -28,8 +32,8 @@ Task = Literal["classification", "segmentation"]
 class Batch:
     """Raw images as a set hands them out, before augmentation."""
 
-    images: Tensor  # (B, C, H, W) uint8, uint16 or float32
-    targets: Tensor  # (B,) int64 or (B, H, W) uint8
+    images: Tensor  # (B, C, H, W) or (B, C, T, H, W) uint8, uint16 or float32
+    targets: Tensor  # (B,) int64 or (B, H, W) or (B, T, H, W) uint8
     kept: Tensor | None = None  # positions of the asked-for images that could be read; None: all of them
     bad: tuple[str, ...] = ()  # a sentence for each that could not
 
@@ -82,8 +86,8 @@ class Images(ABC):
 
     @property
     @abstractmethod
-    def image_shape(self) -> tuple[int, int, int]:
-        """(C, H, W)."""
+    def image_shape(self) -> tuple[int, ...]:
+        """(C, H, W), of volumes and clips (C, T, H, W)."""
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -101,8 +105,8 @@ class Images(ABC):
 class ImageSet(Images):
     """Images in memory with their labels (classification) or masks (segmentation)."""
 
-    images: Tensor  # (N, C, H, W) uint8, uint16 or float32
-    targets: Tensor  # (N,) int64 class ids, or (N, H, W) uint8 class ids with 255 = ignored
+    images: Tensor  # (N, C, H, W) or (N, C, T, H, W), uint8, uint16 or float32
+    targets: Tensor  # (N,) int64 class ids, or (N, H, W) or (N, T, H, W) uint8 class ids with 255 = ignored
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -122,10 +126,9 @@ class ImageSet(Images):
         return self.targets if self.targets.ndim == 1 else None
 
     @property
-    def image_shape(self) -> tuple[int, int, int]:
-        """(C, H, W)."""
-        _, channels, height, width = self.images.shape
-        return channels, height, width
+    def image_shape(self) -> tuple[int, ...]:
+        """(C, H, W) or (C, T, H, W)."""
+        return tuple(self.images.shape[1:])
 
     def fetch(self, rows: Tensor, crops: Tensor | None = None) -> Batch:
         """The images at `rows`; with `crops` a part of each, enlarged to the whole."""
@@ -133,7 +136,7 @@ class ImageSet(Images):
         images, targets = self.images.index_select(0, rows), self.targets.index_select(0, rows)
         if crops is None:
             return Batch(images, targets)
-        boxes = crop_boxes(crops.to(self.images.device), self.images.shape[3], self.images.shape[2])
+        boxes = crop_boxes(crops.to(self.images.device), self.images.shape[-1], self.images.shape[-2])
         images = resample(images, boxes, "bilinear")
         return Batch(images, targets if targets.ndim == 1 else resample(targets[:, None], boxes, "nearest")[:, 0])
 
@@ -151,11 +154,11 @@ class ImageSet(Images):
         """The same set on another device: a set that fits on the GPU never waits for the host."""
         return replace(self, images=self.images.to(device), targets=self.targets.to(device))
 
-    def resized(self, size: int) -> ImageSet:
-        """The set at `size`×`size`: images by antialiased bilinear interpolation, masks by the nearest pixel."""
-        targets = self.targets
-        if targets.ndim == 3:
-            targets = F.interpolate(targets[:, None], size=(size, size), mode="nearest-exact")[:, 0]
+    def resized(self, size: int | tuple[int, ...]) -> ImageSet:
+        """The set at `size`×`size`, volumes at `size`³: smooth and without aliasing, masks by the nearest pixel."""
+        targets, sides = self.targets, _sides(size, self.images.ndim - 2)
+        if targets.ndim > 1:
+            targets = F.interpolate(targets[:, None], size=sides, mode="nearest-exact")[:, 0]
         return replace(self, images=resize_images(self.images, size), targets=targets)
 
 
@@ -202,18 +205,36 @@ def concatenate(sets: Sequence[ImageSet], source: str) -> ImageSet:
     )
 
 
-def resize_images(images: Tensor, size: int, *, chunk: int = 1024) -> Tensor:
+def resize_volumes(volumes: Tensor, size: tuple[int, ...]) -> Tensor:
+    """(N, C, t, h, w) -> (N, C, *size) of the same type, averaged where it shrinks."""
+    return _as_type(_interpolate(volumes.float(), size), volumes.dtype)
+
+
+def _sides(size: int | tuple[int, ...], axes: int) -> tuple[int, ...]:
+    """A length for each axis."""
+    sides = (size,) * axes if isinstance(size, int) else size
+    if len(sides) != axes:
+        raise ValueError(f"image_size has {len(sides)} sides, the images of this set have {axes}; give one, or {axes}")
+    return sides
+
+
+def resize_images(images: Tensor, size: int | tuple[int, ...], *, chunk: int = 1024) -> Tensor:
     """(N, C, h, w) -> (N, C, size, size) of the same type, antialiased, a chunk at a time to bound the memory."""
-    if images.shape[-2:] == (size, size):
+    sides = _sides(size, images.ndim - 2)
+    if images.shape[2:] == sides:
         return images.contiguous()
-    number, channels = images.shape[:2]
-    needed = number * channels * size**2 * images.element_size()
-    check_memory(needed, f"{number:,} images of {size}×{size}", "choose a smaller image_size")
-    parts = [
-        F.interpolate(part.float(), size=(size, size), mode="bilinear", antialias=True, align_corners=False)
-        for part in images.split(chunk)
-    ]
-    return torch.cat([_as_type(part, images.dtype) for part in parts])
+    needed = prod(images.shape[:2]) * prod(sides) * images.element_size()
+    check_memory(needed, f"{len(images):,} images of {'×'.join(map(str, sides))}", "choose a smaller image_size")
+    some = images.split(chunk if images.ndim == 4 else max(chunk // images.shape[2], 1))
+    return torch.cat([_as_type(_interpolate(part.float(), sides), images.dtype) for part in some])
+
+
+def _interpolate(images: Tensor, sides: tuple[int, ...]) -> Tensor:
+    """Antialiased; torch knows that for planes alone, so volumes are averaged where they shrink."""
+    if len(sides) == 2:
+        return F.interpolate(images, size=sides, mode="bilinear", antialias=True, align_corners=False)
+    smaller = tuple(min(side, old) for side, old in zip(sides, images.shape[2:], strict=True))
+    return F.interpolate(F.interpolate(images, smaller, mode="area"), sides, mode="trilinear", align_corners=False)
 
 
 def crop_boxes(crops: Tensor, width: int, height: int) -> Tensor:
@@ -231,7 +252,12 @@ def crop_boxes(crops: Tensor, width: int, height: int) -> Tensor:
 
 
 def resample(images: Tensor, boxes: Tensor, mode: str) -> Tensor:
-    """Enlarge the box (left, top, right, bottom in [0, 1]) of each image (B, C, H, W) to the whole image."""
+    """Enlarge the box (left, top, right, bottom in [0, 1]) of each image (B, C, H, W) to the whole image.
+
+    Every slice of a volume and every frame of a clip, (B, C, T, H, W), is treated alike.
+    """
+    if images.ndim == 5:
+        return resample(images.flatten(1, 2), boxes, mode).view_as(images)
     left, top, right, bottom = boxes.unbind(1)
     zero = torch.zeros_like(left)
     rows = [right - left, zero, left + right - 1, zero, bottom - top, top + bottom - 1]
@@ -242,7 +268,7 @@ def resample(images: Tensor, boxes: Tensor, mode: str) -> Tensor:
 
 
 def measure_statistics(images: Iterable[Tensor], scale: float) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and deviation of each band of batches (B, C, H, W), in parts of `scale`; a constant band has deviation 1.
+    """Mean and deviation of each band of batches (B, C, ...), in parts of `scale`; a constant band has deviation 1.
 
     >>> measure_statistics([torch.tensor([[[[0.0, 2.0]], [[5.0, 5.0]]]])], 1.0)
     ((1.0, 5.0), (1.0, 1.0))
@@ -267,15 +293,16 @@ def _as_type(values: Tensor, dtype: torch.dtype) -> Tensor:
 
 def _check_tensors(data: ImageSet) -> None:
     images, targets, classes = data.images, data.targets, len(data.classes)
-    if images.dtype not in PIXEL_SCALE or images.ndim != 4:
+    if images.dtype not in PIXEL_SCALE or images.ndim not in (4, 5):
         raise ValueError(
-            f"{data.source}: images should be uint8, uint16 or float32 of shape (N, C, H, W), got {images.dtype} "
-            f"{tuple(images.shape)}"
+            f"{data.source}: images should be uint8, uint16 or float32 of shape (N, C, H, W), or volumes (N, C, T, H, "
+            f"W), got {images.dtype} {tuple(images.shape)}"
         )
-    if targets.shape not in ((len(images),), (len(images), *images.shape[-2:])):
+    if targets.shape not in ((len(images),), (len(images), *images.shape[2:])):
         raise ValueError(
             f"{data.source}: {len(images)} images of shape {tuple(images.shape[1:])} need as many labels, or masks "
-            f"of the same height and width; got targets of shape {tuple(targets.shape)}"
+            f"of the same height and width{' and depth' if images.ndim == 5 else ''}; got targets of shape "
+            f"{tuple(targets.shape)}"
         )
     if len(data.mean) != images.shape[1] or len(data.std) != images.shape[1]:
         raise ValueError(
@@ -283,12 +310,13 @@ def _check_tensors(data: ImageSet) -> None:
             f"numbers; got {len(data.mean)} and {len(data.std)}"
         )
     outside = (targets < 0) | (targets >= classes)
-    if targets.ndim == 3:
+    masks = targets.ndim > 1
+    if masks:
         outside &= targets != IGNORE
     if outside.any():
-        first = int(outside.flatten(1).any(1).nonzero()[0]) if targets.ndim == 3 else int(outside.nonzero()[0])
+        first = int(outside.flatten(1).any(1).nonzero()[0]) if masks else int(outside.nonzero()[0])
         raise ValueError(
-            f"{data.source}: {'mask' if targets.ndim == 3 else 'label'} {first} holds "
+            f"{data.source}: {'mask' if masks else 'label'} {first} holds "
             f"{int(targets[first][outside[first]].flatten()[0])}, "
             f"outside the {classes} classes 0..{classes - 1}"
         )

@@ -112,7 +112,7 @@ class ImageFiles(Images):
         except Exception as error:
             return _why(self.files[i], error)
         height, width = pixels.shape[:2]
-        box = _box((width, height), self.fit, crop)
+        box = square_box((width, height), self.fit, crop)
         resized = resize_pixels(pixels, (self.image_size, self.image_size), box).transpose(2, 0, 1)
         target = self.targets[i]
         if isinstance(target, Tensor):
@@ -234,7 +234,7 @@ def mask_table(classes: int, values: dict[int, int] | None = None) -> np.ndarray
     return table
 
 
-def _box(size: tuple[int, int], fit: Fit, crop: Tensor | None) -> Box:
+def square_box(size: tuple[int, int], fit: Fit, crop: Tensor | None = None) -> Box:
     """The part of an image (width, height) to keep, in pixels: left, top, right, bottom."""
     width, height = size
     wide, high = (width, height) if fit == "squash" else (min(width, height),) * 2

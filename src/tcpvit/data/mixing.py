@@ -11,8 +11,11 @@ from torch import Tensor
 
 
 def mix(images: Tensor, targets: Tensor, draws: dict[str, Tensor], cutmix_share: float) -> tuple[Tensor, Tensor]:
-    """Mixed images (B, C, H, W) and soft labels (B, K); a last image without a partner stays as it is."""
-    number, _, height, width = images.shape
+    """Mixed images (B, C, H, W) and soft labels (B, K); a last image without a partner stays as it is.
+
+    Boxes go through all slices of a volume and all frames of a clip.
+    """
+    number, (height, width) = len(images), images.shape[-2:]
     device = images.device
     here = torch.arange(number, device=device)
     partner = (here ^ 1).clamp(max=number - 1)
@@ -24,6 +27,7 @@ def mix(images: Tensor, targets: Tensor, draws: dict[str, Tensor], cutmix_share:
     box = box_mask(x, y, side, side, height, width)  # (B, 1, H, W)
     keep = torch.where(cut, 1 - box.float().mean((1, 2, 3)), draws["mixup"].to(device)[first])  # (B,) share of its own
     weight = torch.where(cut[:, None, None, None], (~box).float(), keep[:, None, None, None])
+    weight = weight if images.ndim == 4 else weight[:, None]
     return torch.lerp(images[partner], images, weight), torch.lerp(targets[partner], targets, keep[:, None])
 
 

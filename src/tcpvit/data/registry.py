@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -16,24 +17,48 @@ from tcpvit.data.scenes import load as scene_load
 from tcpvit.data.scenes.named import list_scenes
 from tcpvit.data.source import Source
 from tcpvit.data.subsets import draw, fraction_sizes
+from tcpvit.data.volumes import folder as volume_folder
+from tcpvit.data.volumes import medmnist3d, moving_digits, solid_digits
 from tcpvit.errors import did_you_mean
 from tcpvit.files import expand_user
 from tcpvit.memory import check_memory
 from tcpvit.progress import Progress
-from tcpvit.validation import Count, Flag, Maybe, Seed, Share, Text, checked
+from tcpvit.validation import Count, Extent, Flag, Maybe, Seed, Share, Text, checked
 
 BUILT_IN = "digits-on-photos"
+MADE: dict[str, Callable[..., Splits]] = {
+    BUILT_IN: digits_on_photos.load,
+    "moving-digits": moving_digits.load,
+    "solid-digits": solid_digits.load,
+}  # on the spot
 FOLDER, SCENE = "folder:", scene_load.PREFIX
-SOURCES = {module.SOURCE.name: module.SOURCE for module in (cifar10, svhn, stl10, oxford_pet)}
+# A folder of the user's: what stands before its path, and how it is read.
+FOLDERS: dict[str, Callable[..., Splits]] = {
+    FOLDER: folder.load,
+    volume_folder.VOLUMES: volume_folder.load_volumes,
+    volume_folder.CLIPS: volume_folder.load_clips,
+}
+_MODULES = (cifar10, svhn, stl10, oxford_pet)
+SOURCES = {source.name: source for source in (*(module.SOURCE for module in _MODULES), *medmnist3d.ALL_SOURCES)}
 
 
 def list_datasets() -> list[str]:
     """The names that `load_dataset` takes; `folder:PATH` and `scene:PATH` are names too.
 
     >>> list_datasets()[:5], list_datasets()[-3:]
-    (['digits-on-photos', 'cifar10', 'svhn', 'stl10', 'oxford-pet'], ['houston', 'folder:PATH', 'scene:PATH'])
+    (['digits-on-photos', 'moving-digits', 'solid-digits', 'cifar10', 'svhn'],
+     ['volumes:PATH', 'clips:PATH', 'scene:PATH'])
     """
-    return [BUILT_IN, *SOURCES, *list_scenes(), f"{FOLDER}PATH", f"{SCENE}PATH"]
+    return [*MADE, *SOURCES, *list_scenes(), *(f"{prefix}PATH" for prefix in (*FOLDERS, SCENE))]
+
+
+def own_folder(name: str) -> str | None:
+    """What stands before the path of a folder of the user's; None for other sets.
+
+    >>> own_folder("volumes:scans"), own_folder("cifar10")
+    ('volumes:', None)
+    """
+    return next((prefix for prefix in FOLDERS if name.startswith(prefix)), None)
 
 
 def is_scene(name: str) -> bool:
@@ -52,7 +77,7 @@ def load_dataset(
     split: Maybe[Text] = None,
     seed: Seed = 0,
     stratified: Flag = True,
-    image_size: Maybe[Count] = None,
+    image_size: Maybe[Extent] = None,
     train_size: Maybe[Count] = None,
     val_size: Maybe[Count] = None,
     val_fraction: Maybe[Share] = None,
@@ -82,7 +107,9 @@ def load_dataset(
     seed, stratified, val_fraction, image_size = (given[key] for key in common)
     known = {**given, "progress": progress}
     if image_size:
-        check_memory(3 * image_size**2, f"an image of {image_size}×{image_size}", "choose a smaller image_size")
+        sides = (image_size,) * 2 if isinstance(image_size, int) else image_size
+        shown = "×".join(map(str, sides))
+        check_memory(3 * prod(sides), f"an image of {shown}", "choose a smaller image_size")
     splits = read(**{k: v for k, v in known.items() if k in options or (k in accepted and v is not None)})
     if image_size and "image_size" not in accepted:
         splits = _resized(splits, image_size)
@@ -94,7 +121,11 @@ def load_dataset(
 def _checked_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Options as `load_dataset` and the reader of this set declare them."""
     general = get_type_hints(load_dataset, include_extras=True)
-    hints = get_type_hints(_loader(name), include_extras=True) | general  # which may leave out what a reader needs
+    loader = _loader(name)
+    own = get_type_hints(getattr(loader, "func", loader), include_extras=True)
+    hints = own | general  # which may leave things out
+    if "val_fraction" in own:  # a scene may go without
+        hints["val_fraction"] = own["val_fraction"]
     return {key: checked(value, hints[key], key) for key, value in options.items()}
 
 
@@ -104,18 +135,19 @@ def option_names(name: str) -> list[str]:
     >>> "level" in option_names("digits-on-photos"), option_names("cifar11")
     (True, [])
     """
-    if name not in (BUILT_IN, *SOURCES) and not name.startswith(FOLDER) and not is_scene(name):
+    if name not in (*MADE, *SOURCES) and not own_folder(name) and not is_scene(name):
         return []
     names = {**inspect.signature(load_dataset).parameters, **inspect.signature(_loader(name)).parameters}
     return [option for option in names if option not in ("name", "root", "folder", "options", "progress")]
 
 
 def _loader(name: str) -> Callable[..., Splits]:
-    if name == BUILT_IN:
-        return digits_on_photos.load
+    if name in MADE:
+        return MADE[name]
     if is_scene(name):
         return scene_load.load
-    return folder.load if name.startswith(FOLDER) else get_source(name).load
+    prefix = own_folder(name)
+    return FOLDERS[prefix] if prefix else get_source(name).load
 
 
 def get_source(name: str) -> Source:
@@ -131,9 +163,10 @@ def find_dataset(name: str, root: str | Path | None = None) -> Path:
     place = source.find(root)
     if place is None:
         size = sum(resource.size for resource in source.resources) / 1e6
+        how_large = f" ({size:,.0f} MB)" if size else ""
         raise FileNotFoundError(
-            f"{name} is not in {root}: fetch it ({size:,.0f} MB) with `tcpvit data download {name}`, or point "
-            f"--data-root or {files.ENVIRONMENT} to the folder that holds it"
+            f"{name} is not in {root}: fetch it{how_large} with `tcpvit data download {name}`, or "
+            f"point --data-root or {files.ENVIRONMENT} to the folder that holds it"
         )
     return place
 
@@ -173,12 +206,13 @@ def _reader(
     if is_scene(name):
         scene = partial(scene_load.load, name, root)
         return scene if split is None else partial(scene, split=checked(split, Text, "split"))
-    if name == BUILT_IN or name.startswith(FOLDER):
+    prefix = own_folder(name)
+    if name in MADE or prefix:
         if split is not None:
             raise ValueError(f"{name} has one way to be split, so `split` does not apply; got {split!r}")
-        if name == BUILT_IN:
-            return digits_on_photos.load
-        return partial(folder.load, expand_user(name[len(FOLDER) :]))
+        if prefix is None:
+            return MADE[name]
+        return partial(FOLDERS[prefix], expand_user(name[len(prefix) :]))
     source = get_source(name)
     split = split or source.default_split
     if split not in ("official", "paper"):
@@ -192,7 +226,7 @@ def _own_options(read: Callable[..., Splits]) -> list[str]:
     return [name for name in inspect.signature(read).parameters if name not in general]
 
 
-def _resized(splits: Splits, size: int) -> Splits:
+def _resized(splits: Splits, size: int | tuple[int, ...]) -> Splits:
     def resize(part: Images) -> Images:
         assert isinstance(part, ImageSet)  # files on disk are decoded at the size asked for
         return part.resized(size)

@@ -19,7 +19,7 @@ from tcpvit.data.scenes import Scene, WindowSet, resample_scene
 from tcpvit.errors import did_you_mean
 from tcpvit.models import create_model, from_pretrained, list_models, list_pretrained
 from tcpvit.models.pretrained import CONFIG, WEIGHTS, Pretrained, load_weights
-from tcpvit.models.segmenter import SegmenterConfig
+from tcpvit.models.segmenter import EncoderDecoder, SegmenterConfig
 from tcpvit.models.zoo import RECIPE, card_facts, pretrained_folder
 from tcpvit.training.evaluation import unwrapped
 from tcpvit.training.folder import RunFolder
@@ -102,10 +102,16 @@ class LoadedModel:
         return known[name]
 
     @property
+    def segments(self) -> bool:
+        """Whether it labels every pixel."""
+        known = self.preprocessing or {}
+        return known.get("task") == "segmentation" or isinstance(self.model, EncoderDecoder)
+
+    @property
     def side(self) -> int | None:
         """The side of the square images that it was trained on, if that is known."""
-        height, width = self.preprocessing["image_shape"][1:] if self.preprocessing else (0, 0)
-        return height if height and height == width else None
+        sides = set(self.preprocessing["image_shape"][1:]) if self.preprocessing else set()
+        return sides.pop() if len(sides) == 1 else None
 
     @property
     def config(self) -> Any:
@@ -115,26 +121,31 @@ class LoadedModel:
     @torch.no_grad()
     def try_on(self, data: Images, hint: str = "") -> Tensor:
         """The logits of one blank image of the set's shape; a model that refuses it is an error that says so."""
-        channels, height, width = data.image_shape
+        channels, *size = data.image_shape
         like = next(self.model.parameters())
         try:
-            return unwrapped(self.model(torch.zeros(1, channels, height, width, dtype=like.dtype, device=like.device)))
+            return unwrapped(self.model(torch.zeros(1, channels, *size, dtype=like.dtype, device=like.device)))
         except (AssertionError, RuntimeError, ValueError) as error:
-            size = self.preprocessing["image_shape"][1] if self.preprocessing else "SIZE"
+            wanted = self.preprocessing["image_shape"][1] if self.preprocessing else "SIZE"
             said = str(error).partition("\n")[0].rstrip(".")
             raise ValueError(
-                f"{self.name} does not take the images of {data.source}, which are {height}×{width}×{channels} "
-                f"({said}); resize them with --set data.image_size={size}{hint}"
+                f"{self.name} does not take the images of {data.source}, which are "
+                f"{'×'.join(map(str, (*size, channels)))} ({said}); resize them with --set data.image_size={wanted}"
+                f"{hint}"
             ) from error
 
 
 def load_model(target: str | Path, weights: Weights = "best", *, model: nn.Module | None = None) -> LoadedModel:
-    """The model of a run folder (its best or last weights), of a folder written by `save_pretrained`, or a preset.
+    """The model of a run folder (its best or last weights), of a saved folder or exported file, or a preset.
 
     A preset comes with the weights of the zoo if it has any there, else with random ones and without recipe and
     preprocessing. `model` is for a run of a model that was built in Python: one built as it was, with any weights.
     """
     folder = Path(target)
+    from tcpvit.inference.exported import is_exported, load_exported
+
+    if is_exported(folder):
+        return load_exported(folder)
     run = RunFolder(folder)
     if run.exists:
         if not (folder / weights).is_dir():

@@ -15,6 +15,7 @@ from tcpvit.data.images import Fit, OnBad, list_bad
 from tcpvit.data.walk import walk_images
 from tcpvit.inference.loading import LoadedModel
 from tcpvit.inference.masks import Segmented
+from tcpvit.inference.volumes import as_volume_files, takes_volumes
 from tcpvit.progress import Progress
 from tcpvit.training.build import find_device
 from tcpvit.training.evaluation import unwrapped
@@ -98,7 +99,7 @@ def predict_files(
     at = find_device(Recipe(device=device))
     if loaded.preparation()["task"] != "classification":
         raise ValueError(f"{loaded.name} labels every pixel; take tcpvit.inference.segment_files for it")
-    data = as_image_files(loaded, files, fit)
+    data = as_volume_files(loaded, files, fit) if takes_volumes(loaded) else as_image_files(loaded, files, fit)
     model = loaded.model.to(at).eval()
     top = min(top, len(data.classes))
     found: list[Prediction] = []

@@ -18,10 +18,10 @@ from tcpvit.errors import did_you_mean
 from tcpvit.layers.linear import TLinear, init_weight_
 from tcpvit.layers.transform import HatTransform, attach_transform
 
-PatchEmbedding = Literal["none", "shared", "t_linear", "linear", "sub_patch"]
-PATCH_EMBEDS: tuple[str, ...] = get_args(PatchEmbedding)
-# What the tube runs along: the channels, the depth (or time) of a patch of a volume, or both, the channels fastest.
-TubeAxes = Literal["channels", "depth", "depth+channels"]
+PatchEmbedding = Literal["none", "shared", "t_linear", "linear", "sub_patch", "conv"]  # conv: `local.ConvEmbed`
+PATCH_EMBEDS: tuple[str, ...] = tuple(kind for kind in get_args(PatchEmbedding) if kind != "conv")
+# What the tube runs along: the channels, the depth (or time) of a patch of a volume, or two axes, the second fastest.
+TubeAxes = Literal["channels", "depth", "depth+channels", "depth+height"]
 AXES = ("depth", "height", "width")  # of a volume; an image has the last two, a clip has frames for a depth
 Patch = int | tuple[int, ...]
 
@@ -103,7 +103,16 @@ def depth_as_channels(volumes: Tensor, depth: int, axes: str) -> Tensor:
     torch.Size([2, 12, 2, 32, 32])
     """
     parts = volumes.unflatten(2, (-1, depth))  # (B, c, T/P_t, P_t, H, W)
-    return (parts.movedim(3, 2) if axes == "depth" else parts.movedim(3, 1)).flatten(1, 2)
+    return (parts.movedim(3, 1) if axes == "depth+channels" else parts.movedim(3, 2)).flatten(1, 2)
+
+
+def height_as_channels(volumes: Tensor, height: int) -> Tensor:
+    """The rows of each patch as channels, fastest: (B, c, T, H, W) -> (B, c·P_h, T, H/P_h, W).
+
+    >>> height_as_channels(torch.zeros(2, 3, 8, 32, 32), 4).shape
+    torch.Size([2, 12, 8, 8, 32])
+    """
+    return volumes.unflatten(3, (-1, height)).movedim(4, 2).flatten(1, 2)
 
 
 def patchify_slices(images: Tensor, patch: Patch, tube: int | None = None) -> Tensor:
@@ -158,7 +167,8 @@ class TPatchEmbed(nn.Module):
     `share`, t_linear and sub_patch have one matrix and bias for all slices.
 
     The patch of a volume is (P_t, P_h, P_w); its tube may run along its depth (`axes="depth"`), or along depth and
-    channels ("depth+channels"). Then the slices of its depth are channels, and the patch that is left is P_h×P_w.
+    channels ("depth+channels"), or depth and height ("depth+height"). What the tube runs along become channels, and the
+    patch that is left is P_h×P_w, or a line of P_w.
     """
 
     transform: HatTransform
@@ -175,11 +185,14 @@ class TPatchEmbed(nn.Module):
         axes: TubeAxes = "channels",
     ):
         super().__init__()
-        self.depth, self.axes = 0, axes  # of the slices that become channels
+        self.depth, self.height, self.axes = 0, 0, axes  # of the slices and rows that become channels
         sides = patch_shape(patch, 2) if isinstance(patch, int) else patch
         if axes != "channels" and kind != "linear":
             self.depth, sides = sides[0], (1, *sides[1:])
             in_chans *= self.depth
+        if axes == "depth+height" and kind != "linear":
+            self.height, sides = sides[1], (1, 1, sides[2])
+            in_chans *= self.height
         _check_patch_embed(kind, in_chans, sides, d, transform.tube)
         self.patch, self.kind = sides, kind
         attach_transform(self, transform, transform.tube)
@@ -200,6 +213,8 @@ class TPatchEmbed(nn.Module):
         """(B, C, H, W) -> (C, B, N, d)."""
         if self.depth:
             images = depth_as_channels(images, self.depth, self.axes)
+        if self.height:
+            images = height_as_channels(images, self.height)
         if self.kind == "linear":
             tokens = self.proj(patchify(images, self.patch).flatten(2))  # (B, N, d·C)
             return self.transform.to_hat_tokens(tokens.unflatten(-1, (-1, self.transform.tube)))
@@ -245,8 +260,8 @@ class TokenEmbedding(nn.Module):
     """Class token and positions (Eqs. std_embed, embed): (*lead, N, d) -> (*lead, 1 + N, d), 2 + N if `distilled`.
 
     `lead` is (1,) for the standard ViT and (C, 1) for tensor tokens, which are embedded in the hat domain.
-    A distilled model (DeiT) has a second token. Positions of another grid are resampled from the learned one; if
-    `shared`, they are the same in all slices.
+    A distilled model (DeiT) has a second token; without `class_token` there is none, without `positions` no position.
+    Positions of another grid are resampled from the learned one; if `shared`, they are the same in all slices.
 
     >>> embed = TokenEmbedding((3, 1), grid=(8, 8), d=16)
     >>> embed(torch.zeros(3, 2, 64, 16), (8, 8)).shape, embed(torch.zeros(3, 2, 24, 16), (4, 6)).shape
@@ -262,13 +277,16 @@ class TokenEmbedding(nn.Module):
         distilled: bool = False,
         *,
         shared: bool = False,
+        class_token: bool = True,
+        positions: bool = True,
     ):
         super().__init__()
-        self.grid, self.num_prefix_tokens = grid, 2 if distilled else 1
-        self.cls_token = nn.Parameter(torch.empty(*lead, 1, d))
+        self.grid, self.num_prefix_tokens = grid, class_token + distilled
+        self.cls_token = nn.Parameter(torch.empty(*lead, 1, d)) if class_token else None
         self.dist_token = nn.Parameter(torch.empty(*lead, 1, d)) if distilled else None
         own = (1,) * len(lead) if shared else lead
-        self.pos_embed = nn.Parameter(torch.empty(*own, self.num_prefix_tokens + math.prod(grid), d))
+        places = (*own, self.num_prefix_tokens + math.prod(grid), d)
+        self.pos_embed = nn.Parameter(torch.empty(places)) if positions else None
         self.drop = nn.Dropout(drop)
         self.reset_parameters()
 
@@ -279,13 +297,14 @@ class TokenEmbedding(nn.Module):
 
     def forward(self, tokens: Tensor, grid: tuple[int, ...]) -> Tensor:
         """(*lead, N, d) -> (*lead, 1 + N, d), for tokens that lie on `grid`."""
-        own = (self.cls_token,) if self.dist_token is None else (self.cls_token, self.dist_token)
+        own = [token for token in (self.cls_token, self.dist_token) if token is not None]
         prefix = [token.expand(*tokens.shape[:-2], 1, -1) for token in own]
-        x = torch.cat([*prefix, tokens], dim=-2) + self.positions(grid)
-        return self.drop(x)
+        x = torch.cat([*prefix, tokens], dim=-2) if prefix else tokens
+        return self.drop(x if self.pos_embed is None else x + self.positions(grid))
 
     def positions(self, grid: tuple[int, ...]) -> Tensor:
         """The positions for `grid`, (*lead, 1 + N, d): the learned ones, resampled bicubically if it is another."""
+        assert self.pos_embed is not None
         if grid == self.grid:
             return self.pos_embed
         prefix, positions = self.pos_embed.tensor_split([self.num_prefix_tokens], dim=-2)

@@ -15,7 +15,8 @@ from tcpvit.layers.attention import AttentionKind, check_heads
 from tcpvit.layers.bands import check_bands
 from tcpvit.layers.block import ActivationDomain
 from tcpvit.layers.coupling import Coupling
-from tcpvit.layers.embed import PatchEmbedding, TubeAxes, patch_grid, patch_shape
+from tcpvit.layers.embed import PatchEmbedding, TubeAxes, by, patch_grid, patch_shape
+from tcpvit.layers.local import conv_widths
 from tcpvit.validation import (
     Count,
     Extent,
@@ -158,7 +159,7 @@ class ViTConfig(EncoderConfig):
     """A standard ViT (`kind="std"`) or a TCP-ViT (`kind="tcp"`); `embed_dim` is the full width d·C of both.
 
     For scenes of many bands, `kept` coefficients of each spectrum take the place of its `in_chans` bands. Volumes and
-    clips have sizes of three axes, (T, H, W), and a tube along the channels, the depth of a patch, or both.
+    clips have sizes of three axes, (T, H, W), and a tube along the channels, the depth of a patch, or two axes.
 
     >>> ViTConfig(kind="tcp", img_size=32, patch_size=4).d
     16
@@ -185,11 +186,18 @@ class ViTConfig(EncoderConfig):
     patch_embed: PatchEmbedding | None = None  # None: what fits best, see `embedding`
     kept: Maybe[Count] = None  # first coefficients of the spectrum of in_chans bands; None: the channels as they are
     band_basis: Text = "dct"  # of the spectrum
+    stem_width: Maybe[Count] = None  # patch_embed="conv": features between its convolutions; None: half the width
+    class_token: Flag = True  # False: patch tokens only, global_pool="avg"
+    positions: Flag = True  # learned ones; local filters know where the border is, and need none
+    local: Natural = 0  # side of a depthwise filter in each FFN, on the grid of the tokens; 0: none
+    gated: Flag = False  # the FFN multiplies GELU of half of fc1 by the other half
+    attention_pool: Count = 1  # attention between means of so many × so many tokens
+    zero_residual: Flag = False  # proj and fc2 start at zero, so that every block starts as the identity
     stem: Natural = 0  # features that a separable c-product convolution makes of each slice before the patches; 0: none
     wavelengths: Maybe[tuple[Number, ...]] = None  # of the bands it is trained on, in nanometres
     # From here on TCP only.
     tube: Maybe[Count | TubeAxes] = None  # C, or what it runs along; None: the kept coefficients, or the channels
-    transform: Transforms = "dct"  # with tube="depth+channels" along both, or one for each
+    transform: Transforms = "dct"  # with tube="depth+channels" or "depth+height" along both, or one for each
     attention: AttentionKind = "slice"
     activation_domain: ActivationDomain = "transform"
     coupling: Words = ()
@@ -197,13 +205,43 @@ class ViTConfig(EncoderConfig):
     def __post_init__(self) -> None:
         if self.distilled and self.global_pool != "token":
             raise ValueError(f"a distilled ViT reads its two tokens, global_pool='token', got {self.global_pool!r}")
+        if not self.class_token and (self.distilled or self.global_pool != "avg"):
+            raise ValueError("without a class token the head reads the mean of the patches: global_pool='avg'")
         self._check_spectrum()
         self._check_volume()
         check_common(self)
-        self.grid_of(*self.image_shape)
-        if self.kind == "std" and self.embedding != "linear":
-            raise ValueError(f"a standard ViT has patch_embed='linear', got {self.patch_embed!r}")
+        self._check_neighbours()
+        if self.kind == "std" and self.embedding not in ("linear", "conv"):
+            raise ValueError(f"a standard ViT has patch_embed='linear' or 'conv', got {self.patch_embed!r}")
         check_heads(self.d, self.num_heads, "width" if self.kind == "std" else "slice width")
+
+    def _check_neighbours(self) -> None:
+        """What lies on the grid of tokens fits to it."""
+        grid, spatial = self.grid_of(*self.image_shape), self.local or self.attention_pool > 1
+        if self.ndim == 3 and (spatial or self.embedding == "conv"):
+            raise ValueError(
+                "local, attention_pool and patch_embed='conv' are for images, but this model takes volumes"
+            )
+        if self.class_token and spatial:
+            raise ValueError("local and attention_pool act on the grid of patch tokens; set class_token=False")
+        if self.local and not self.local % 2:
+            raise ValueError(f"local={self.local}: filters have a token in their middle; take 0 or an odd side")
+        if any(side % self.attention_pool for side in grid):
+            raise ValueError(f"attention_pool={self.attention_pool} does not divide the grid of {by(grid)} tokens")
+        if self.embedding == "conv":
+            self._check_convolutions()
+        elif self.stem_width is not None:
+            raise ValueError(f"stem_width is an option of patch_embed='conv', got patch_embed={self.embedding!r}")
+
+    def _check_convolutions(self) -> None:
+        """Square patches, and widths of whole slices."""
+        if len(set(self.patch_shape)) > 1:
+            raise ValueError(f"patch_embed='conv' takes square patches, got {by(self.patch_shape)}")
+        for width in conv_widths(self.patch_shape[0], self.between, self.width):
+            if width % self.tube_length:
+                raise ValueError(
+                    f"stem_width={width} is no multiple of the tube {self.tube_length}; the slices stay apart in it"
+                )
 
     def _check_spectrum(self) -> None:
         if self.kept is not None:
@@ -227,7 +265,7 @@ class ViTConfig(EncoderConfig):
         if self.ndim == 3 and (self.kept is not None or self.stem or self.patch_embed == "sub_patch"):
             raise ValueError("kept, stem and patch_embed=sub_patch are for images, and this model takes volumes")
         if not isinstance(self.transform, str) and len(self.tube_shape) != 2 and self.kind == "tcp":
-            raise ValueError(f"a transform for each of two axes, {self.transform}, needs tube=depth+channels")
+            raise ValueError(f"a transform for each of two axes, {self.transform}, needs a tube as tube=depth+channels")
 
     @property
     def tube_axes(self) -> TubeAxes:
@@ -244,8 +282,8 @@ class ViTConfig(EncoderConfig):
         """The lengths of a tube: one, or (C_t, C) for tensors of order 4."""
         if self.tube_axes == "channels":
             return super().tube_shape
-        depth = self.patch_shape[0]
-        return (depth,) if self.tube == "depth" else (depth, self.coefficients)
+        depth, height, _ = self.patch_shape
+        return {"depth": (depth,), "depth+height": (depth, height)}.get(self.tube_axes, (depth, self.coefficients))
 
     @property
     def coefficients(self) -> int:
@@ -255,17 +293,29 @@ class ViTConfig(EncoderConfig):
     @property
     def channels(self) -> int:
         """Channels of what is cut into patches; slices of a patch's depth are channels if the tube runs along it."""
-        return self.coefficients * max(self.stem, 1) * (self.patch_shape[0] if self.is_deep else 1)
+        return self.coefficients * max(self.stem, 1) * prod(self.patch_shape) // self.pixels
 
     @property
     def pixels(self) -> int:
         """Numbers of one channel in a patch, as it is cut."""
-        return prod(self.patch_shape[1:] if self.is_deep else self.patch_shape)
+        if not self.is_deep:
+            return prod(self.patch_shape)
+        return prod(self.patch_shape[2:] if self.tube == "depth+height" else self.patch_shape[1:])
 
     @property
     def num_prefix_tokens(self) -> int:
         """Tokens before the patches: the class token, and the distillation token of a DeiT."""
-        return 2 if self.distilled else 1
+        return self.class_token + self.distilled
+
+    @property
+    def between(self) -> int:
+        """Features between the convolutions of patch_embed="conv"."""
+        return self.stem_width or self.width // (2 * self.tube_length) * self.tube_length
+
+    def block_options(self, i: int) -> dict[str, Any]:
+        """As every encoder's, and what the tokens do on their grid."""
+        neighbours = {"local": self.local, "gated": self.gated, "attention_pool": self.attention_pool}
+        return {**super().block_options(i), **neighbours}
 
     @property
     def embedding(self) -> str:

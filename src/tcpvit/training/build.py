@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeGuard
 
@@ -78,9 +78,8 @@ def missing_classes(train: Images) -> tuple[str, ...]:
         return ()
     counts = torch.bincount(train.targets.flatten(), minlength=IGNORE + 1).tolist()
     absent = [name for name, count in zip(train.classes, counts, strict=False) if not count]
-    height, width = train.image_shape[1:]
     note = (
-        f"at {height}×{width} pixels no training mask holds {', '.join(absent)}; "
+        f"at {'×'.join(map(str, train.image_shape[1:]))} pixels no training mask holds {', '.join(absent)}; "
         f"{100 * counts[IGNORE] / train.targets.numel():.1f} % of the pixels are {IGNORE}, which is ignored"
     )
     return (note,) if absent else ()
@@ -117,7 +116,7 @@ def build_model(recipe: Recipe, train: Images, device: torch.device | None = Non
 
 
 def _for_images(options: Mapping[str, Any], name: str, train: Images) -> dict[str, Any]:
-    """The options with what the images determine, unless they name it: the channels, and what is kept of spectra."""
+    """The options with what the images determine, unless they name it: channels; of scenes the window and spectra."""
     channels = train.image_shape[0]
     config = model_config(name)
     if isinstance(config, SegmenterConfig):
@@ -126,7 +125,7 @@ def _for_images(options: Mapping[str, Any], name: str, train: Images) -> dict[st
     found = dict(options) if config.in_chans == channels else {"in_chans": channels, **options}
     if getattr(config, "kept", None) is None or options.get("kept", 0) is None:
         return found
-    found.setdefault("kept", min(config.kept, channels))
+    found = {"img_size": train.image_shape[1:], "kept": min(config.kept, channels), **found}
     if config.tube_length == config.kept and isinstance(found["kept"], int):
         found.setdefault("embed_dim", config.d * found["kept"])  # slices as wide as those of the preset
     return {"wavelengths": train.wavelengths, **found}
@@ -149,13 +148,22 @@ def check_fit(name: str, config: Any, data: Images) -> None:
             f"{name} takes {config.in_chans} channels, but the images of {data.source} have {channels}; to train "
             f"one for them add --set {where}.in_chans={channels}"
         )
+    if len(config.image_shape) != len(size):
+        takes, has = ("images", "volumes") if len(size) == 3 else ("volumes", "images")
+        other = "tcp_vit_volume_small" if len(size) == 3 else "tcp_vit_cifar"
+        raise ValueError(f"{name} takes {takes}, but {data.source} has {has}; take another model, as {other}")
     if list(config.image_shape) != size and not segments:  # segmenters take any size
         wanted, found = ("×".join(map(str, pair)) for pair in (config.image_shape, size))
         raise ValueError(
             f"{name} takes images of {wanted}, but those of {data.source} have {found}; resize them with "
-            f"--set data.image_size={config.image_shape[0]}, or train a model for them with "
-            f"--set {where}.img_size={size[0] if size[0] == size[1] else list(size)}"
+            f"--set data.image_size={_as_word(config.image_shape)}, or train a model for them with "
+            f"--set {where}.img_size={_as_word(size) if len(size) == 2 else list(size)}"
         )
+
+
+def _as_word(size: Sequence[int]) -> int | list[int]:
+    """A size as a recipe writes it: one number if all sides are the same."""
+    return size[0] if len(set(size)) == 1 else list(size)
 
 
 def _with_transforms(options: Mapping[str, Any], train: Images, tube: int) -> dict[str, Any]:

@@ -23,6 +23,8 @@ LABELS = {
     "loss": "loss",
     "top1": "top-1",
     "top5": "top-5",
+    "auc": "AUC",
+    "majority": "share of the largest class",
     "oa": "overall accuracy",
     "aa": "average accuracy",
     "kappa": "κ",
@@ -71,8 +73,7 @@ def boundary_counts(predicted: Tensor, truth: Tensor, classes: int) -> Tensor:
             [16,  0]])
     """
     predicted = torch.where(truth == IGNORE, truth, predicted)
-    height, width = truth.shape[-2:]
-    reach = max(round(BAND * (height**2 + width**2) ** 0.5), 1)
+    reach = max(round(BAND * math.hypot(*truth.shape[1:])), 1)
     near_truth, near_predicted = (_near_other(labels, reach) & (truth != IGNORE) for labels in (truth, predicted))
     both = near_truth & near_predicted & (truth == predicted)
     pairs = ((truth, both), (truth, near_truth), (predicted, near_predicted))
@@ -269,14 +270,15 @@ def _ious(confusion: Tensor) -> Tensor:
 
 def _near_other(labels: Tensor, reach: int) -> Tensor:
     """(B, H, W) True where a pixel of another value, or the frame, is within `reach`."""
-    padded = F.pad(labels.to(torch.int16), [reach] * 4, value=-1)
+    axes = labels.ndim - 1
+    padded = F.pad(labels.to(torch.int16), [reach] * 2 * axes, value=-1)
     side = 2 * reach + 1
     return _over_windows(torch.maximum, padded, side) != _over_windows(torch.minimum, padded, side)
 
 
 def _over_windows(choose: Callable[[Tensor, Tensor], Tensor], values: Tensor, side: int) -> Tensor:
-    """The extreme value of each window of `side`×`side`: windows grow by doubling, many times faster than pooling."""
-    for dim in (-2, -1):
+    """The extreme value of each window, `side` along each axis: windows grow by doubling, faster than pooling."""
+    for dim in range(1, values.ndim):
         length = 1
         while length < side:
             step = min(length, side - length)
@@ -330,7 +332,7 @@ def _mean(values: list[float]) -> float:
     return torch.tensor(values, dtype=torch.float64).nanmean().item()
 
 
-AnyMetrics = ClassificationMetrics | SceneMetrics | SegmentationMetrics
+AnyMetrics = ClassificationMetrics | SceneMetrics | SegmentationMetrics  # RankingMetrics are of the first
 
 
 def to_json(metrics: AnyMetrics) -> dict[str, Any]:

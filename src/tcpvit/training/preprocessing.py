@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,13 +33,14 @@ class Preprocessing(TypedDict):
 
     task: Task
     classes: list[Text]
-    image_shape: tuple[Count, Count, Count]
+    image_shape: tuple[Count, Count, Count] | tuple[Count, Count, Count, Count]
     mean: list[Number]
     std: list[NonNegative]
     source: NotRequired[Text]
     dtype: NotRequired[Literal["uint8", "uint16", "float32"]]
     bands: NotRequired[Bands]
     fit: NotRequired[Fit]
+    unit: NotRequired[Text]
     scene: NotRequired[SceneAbout]
 
 
@@ -52,6 +54,7 @@ def describe_preprocessing(data: Images, recipe: DataRecipe) -> dict[str, Any]:
         "dtype": str(data.dtype).removeprefix("torch."),
         "bands": recipe.options.get("bands", "all"),
         "fit": default_fit(recipe, data.task),
+        "unit": data.unit,
         "mean": list(data.mean),
         "std": list(data.std),
     }
@@ -79,7 +82,7 @@ def read_preprocessing(folder: Path) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     found = read_checked(path, Preprocessing)
-    channels, height, width = found["image_shape"]
+    channels = found["image_shape"][0]
     if not len(found["mean"]) == len(found["std"]) == channels:
         raise ValueError(f"{path} should have a mean and a std for each of {channels} channels; save the model again")
     scene = found.get("scene")
@@ -89,5 +92,5 @@ def read_preprocessing(folder: Path) -> dict[str, Any] | None:
         and len(scene["colours"]) == len(found["classes"])
     ):
         raise ValueError(f"{path} should name {channels} bands and a colour for each class; save the model again")
-    check_memory(4 * channels * height * width, f"an image of {path}", "restore it from a copy")
+    check_memory(4 * prod(found["image_shape"]), f"an image of {path}", "restore it from a copy")
     return found

@@ -23,6 +23,7 @@ from tcpvit.models.registry import list_models, model_config
 from tcpvit.overrides import find_key, parse, put, unknown_key
 from tcpvit.validation import (
     Count,
+    Extent,
     Flag,
     Fraction,
     Maybe,
@@ -65,7 +66,10 @@ class DataRecipe:
     root: Annotated[Text | None, Doc("where sets lie; null: $TCPVIT_DATA, else the user's cache")] = None
     options: Annotated[dict[Text, Any], Doc("of the set, as {split: paper, seed: 1}")] = field(default_factory=dict)
     image_size: Annotated[
-        Maybe[Count], Doc("resize to this; null: as the set comes; of scenes the width of the windows, 9")
+        Maybe[Extent],
+        Doc(
+            "resize to this (of volumes also [T, H, W]); null: as the set comes; of scenes the width of the windows, 9"
+        ),
     ] = None
     batch_size: Annotated[Count, Doc("images of one optimiser step, over all processes and accumulation")] = 256
     eval_batch_size: Annotated[Count, Doc("images that each process evaluates at a time")] = 500
@@ -76,7 +80,7 @@ class DataRecipe:
 class OptimizerRecipe:
     """AdamW, and what is done to the gradients before it."""
 
-    lr: Annotated[NonNegative, Doc("the peak learning rate")] = 1e-3
+    lr: Annotated[NonNegative, Doc("the peak learning rate; 0 trains nothing, as a baseline or to measure time")] = 1e-3
     weight_decay: Annotated[NonNegative, Doc("of AdamW; biases, norms, tokens and positions do not decay")] = 0.05
     betas: Annotated[tuple[Rate, Rate], Doc("of AdamW: decay of the two moments")] = (0.9, 0.999)
     eps: Annotated[Positive, Doc("of AdamW: added to the denominator")] = 1e-8

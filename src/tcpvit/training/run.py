@@ -313,11 +313,11 @@ def _summary(trainer: Trainer, setup: _Setup) -> RunSummary:
     """What the display shows before the first step."""
     recipe, splits, processes = setup.recipe, setup.splits, setup.world.size
     optimizer, schedule, threads = recipe.optimizer, recipe.schedule, torch.get_num_threads()
-    channels, height, width = splits.train.image_shape
+    channels, *size = splits.train.image_shape
     facts = {
         "model": f"{count_parameters(trainer.model):,} parameters, {len(splits.train.classes)} classes",
         "data": f"{len(splits.train):,} training, {len(splits.val):,} validation {splits.train.unit}, "
-        f"{height}×{width}×{channels}",
+        f"{'×'.join(map(str, (*size, channels)))}",
         "AdamW": f"lr {optimizer.lr:g}, weight decay {optimizer.weight_decay:g}, batch {recipe.data.batch_size}, "
         f"{schedule.epochs} epochs, seed {recipe.seed}",
         "device": f"{trainer.device}, {threads} thread{'s' * (threads > 1)}, {recipe.precision}"

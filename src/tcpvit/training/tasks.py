@@ -7,6 +7,7 @@ one that says which epoch is the best; higher is better.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from tcpvit.data import IGNORE, Images
 from tcpvit.training.metrics import ClassificationMetrics, SceneMetrics, SegmentationMetrics
+from tcpvit.training.ranking import RankingMetrics
 
 
 @dataclass(frozen=True)
@@ -38,9 +40,11 @@ class Classification:
 
     def metrics(self, device: torch.device | str = "cpu") -> ClassificationMetrics | SceneMetrics:
         """Empty metrics, to be updated batch by batch."""
-        return (
-            SceneMetrics(self.classes, device) if self.metric == "oa" else ClassificationMetrics(self.classes, device)
+        kinds: dict[str, Any] = {"oa": SceneMetrics, "auc": RankingMetrics}
+        metrics: ClassificationMetrics | SceneMetrics = kinds.get(self.metric, ClassificationMetrics)(
+            self.classes, device
         )
+        return metrics
 
     def check_logits(self, logits: Tensor, targets: Tensor) -> None:
         """Raise unless logits are (B, K)."""
@@ -49,7 +53,7 @@ class Classification:
 
 @dataclass(frozen=True)
 class Segmentation:
-    """Logits (B, K, H, W) against masks (B, H, W), in which 255 counts for nothing."""
+    """Logits (B, K, H, W) against masks (B, H, W), of volumes one axis more; 255 counts for nothing."""
 
     classes: int
     metric: str = "miou"
@@ -72,7 +76,7 @@ class Segmentation:
 
     def check_logits(self, logits: Tensor, targets: Tensor) -> None:
         """Raise unless logits are (B, K, H, W)."""
-        _check_shape(logits, (len(targets), self.classes, *targets.shape[-2:]))
+        _check_shape(logits, (len(targets), self.classes, *targets.shape[1:]))
 
 
 Task = Classification | Segmentation

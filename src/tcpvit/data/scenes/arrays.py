@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import zipfile
+from collections.abc import Callable
 from math import prod
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
-from tcpvit.data.scenes.raster import ArrayInfo, Raster, check_growth, choose_key
+from tcpvit.data.scenes.raster import LARGEST_RATIO, ArrayInfo, Raster, check_growth, choose_key
 from tcpvit.data.scenes.scene import check_numbers
 
 
@@ -25,8 +26,16 @@ def read_npy(path: Path, *, dims: int) -> Raster:
     return Raster(np.memmap(path, dtype, "r", start, info.shape, "F" if fortran else "C"))
 
 
-def read_npz(path: Path, *, dims: int, key: str | None = None, size: tuple[int, int] | None = None) -> Raster:
-    """An array of an .npz file, chosen by `key` or by its shape."""
+def read_npz(
+    path: Path,
+    *,
+    dims: int,
+    key: str | None = None,
+    size: tuple[int, int] | None = None,
+    largest_ratio: int = LARGEST_RATIO,
+    check: Callable[[tuple[int, ...], np.dtype[Any]], None] | None = None,
+) -> Raster:
+    """An array of an .npz file, chosen by `key` or by its shape; `check` may refuse what it announces."""
     with zipfile.ZipFile(path) as archive:
         members = {m.filename.removesuffix(".npy"): m for m in archive.infolist() if m.filename.endswith(".npy")}
         arrays = {name: _member_info(archive, member, path) for name, member in members.items()}
@@ -37,7 +46,9 @@ def read_npz(path: Path, *, dims: int, key: str | None = None, size: tuple[int, 
         claimed = prod(info.shape) * dtype.itemsize
         if claimed > member.file_size:
             raise ValueError(f"{what} announces {claimed:,} bytes and has {member.file_size:,}: it is cut short")
-        check_growth(claimed, member.compress_size, what)
+        if check is not None:
+            check(info.shape, dtype)
+        check_growth(claimed, member.compress_size, what, largest_ratio)
         with archive.open(member) as file:
             return Raster(np.lib.format.read_array(file, allow_pickle=False))
 

@@ -40,9 +40,9 @@ class ArrayInfo(NamedTuple):
     numeric: bool
 
 
-def check_growth(claimed: int, stored: int, what: str) -> None:
+def check_growth(claimed: int, stored: int, what: str, largest_ratio: int = LARGEST_RATIO) -> None:
     """Refuse to allocate `claimed` bytes for something that takes `stored` bytes in its file."""
-    if claimed > max(HARMLESS, LARGEST_RATIO * stored):
+    if claimed > max(HARMLESS, largest_ratio * stored):
         raise ValueError(
             f"{what} claims {claimed:,} bytes but is stored in {stored:,}: the file is damaged or made to fill the "
             "memory, and was not read"

@@ -1,0 +1,275 @@
+"""Your own volumes, `volumes:PATH`, and clips, `clips:PATH`: a folder for each class, or images/ and masks/."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
+
+from tcpvit.data.image_set import IGNORE, ImageSet, Splits, measure_statistics, resize_volumes
+from tcpvit.data.images import Fit, raise_all
+from tcpvit.data.listing import part_folders
+from tcpvit.data.subsets import draw, fraction_sizes
+from tcpvit.data.volumes.read import READ, read_volume, stem_of, volumes_below
+from tcpvit.data.volumes.sets import Clips, Volumes
+from tcpvit.data.volumes.video import SUFFIXES, clips_below, read_clip
+from tcpvit.memory import check_memory
+from tcpvit.progress import Progress
+from tcpvit.validation import Count, Extent, Flag, Maybe, Seed, Share
+
+VOLUMES, CLIPS = "volumes:", "clips:"
+Set = TypeVar("Set", bound=ImageSet)
+
+
+def load_volumes(
+    folder: Path,
+    *,
+    seed: Seed = 0,
+    stratified: Flag = True,
+    image_size: Extent = 32,
+    val_fraction: Maybe[Share] = None,
+    fit: Maybe[Fit] = None,
+    progress: Progress | None = None,
+) -> Splits:
+    """Volumes of `folder`, held out by val/ or test/ where one exists, else a fifth (`val_fraction`) by seed.
+
+    With a folder for each class every volume is resized to `image_size` (`fit` "squash"), or its middle is kept at its
+    own resolution ("crop"). With images/ and masks/ it is cut into windows of that size at its own resolution ("crop"),
+    or resized together with its mask ("squash").
+    """
+    size = (image_size,) * 3 if isinstance(image_size, int) else image_size
+    if len(size) != 3:
+        raise ValueError(f"a volume has three sides, as image_size=[16, 32, 32], got {image_size}")
+    folders, steps = part_folders(folder), progress or Progress()
+    if (folders["train"] / "images").is_dir():
+
+        def held_out(number: int) -> list[Tensor]:
+            return draw(number, fraction_sizes(number, val_fraction or 0.2), seed=seed)
+
+        parts = _masked(folders, size, fit or "crop", held_out, steps)
+    else:
+        parts = _labelled(folders, size, fit or "squash", steps)
+    return _splits(f"{VOLUMES}{folder}", parts, seed, stratified, val_fraction)
+
+
+def load_clips(
+    folder: Path,
+    *,
+    seed: Seed = 0,
+    stratified: Flag = True,
+    image_size: Count = 64,
+    frames: Count = 8,
+    stride: Maybe[Count] = None,
+    colour: Flag = True,
+    val_fraction: Maybe[Share] = None,
+    progress: Progress | None = None,
+) -> Splits:
+    """Clips of `folder`, which has a folder for each class with video files or folders of frames in it.
+
+    A clip has `frames` frames of `image_size` pixels: evenly over the video, or `stride` frames apart from a place that
+    the seed decides.
+    """
+    folders, steps = part_folders(folder), progress or Progress()
+    classes = _classes(folders["train"])
+    parts = {}
+    for part, place in folders.items():
+        random = np.random.default_rng((seed, len(part)))
+
+        def read(path: Path, random: np.random.Generator = random) -> NDArray[Any]:
+            return read_clip(path, frames, image_size, stride=stride, place=random.random(), colour=colour)
+
+        files, labels = _list(place, classes, clips_below, f"{', '.join(SUFFIXES)} files and folders of frames")
+        images = _read_all(files, read, steps, f"reading {folder.name}/{part}")
+        parts[part] = Clips(
+            torch.from_numpy(np.stack(images)),
+            labels,
+            classes=classes,
+            source=f"{folder.name}/{part}",
+            mean=(0.5,) * images[0].shape[0],
+            std=(0.5,) * images[0].shape[0],
+        )
+    return _splits(f"{CLIPS}{folder}", parts, seed, stratified, val_fraction)
+
+
+def _labelled(folders: dict[str, Path], size: tuple[int, ...], fit: Fit, steps: Progress) -> dict[str, Volumes]:
+    classes = _classes(folders["train"])
+    parts = {}
+    for part, folder in folders.items():
+        files, labels = _list(folder, classes, volumes_below, READ)
+        images = _read_all(files, lambda path: fitted(read_volume(path).voxels, size, fit), steps, f"reading {part}")
+        parts[part] = _as_set(images, labels, classes, f"{folder.name}/{part}")
+    return parts
+
+
+def _masked(
+    folders: dict[str, Path], size: tuple[int, ...], fit: Fit, held_out: Callable[[int], list[Tensor]], steps: Progress
+) -> dict[str, Volumes]:
+    """Windows of the volumes with those of their masks; whole volumes are held out."""
+    pairs = {part: _pairs(folder) for part, folder in folders.items()}
+    if len(pairs) == 1:
+        kept, held = held_out(len(pairs["train"]))
+        pairs = {part: [pairs["train"][i] for i in rows.tolist()] for part, rows in (("train", kept), ("val", held))}
+    examples = {
+        part: [
+            example
+            for image, mask in steps.track(some, f"reading {part}", len(some))
+            for example in _examples(image, mask, size, fit)
+        ]
+        for part, some in pairs.items()
+    }
+    values = {int(v) for part in examples.values() for _, ids in part for v in np.unique(ids)} - {IGNORE}
+    classes = tuple("background" if k == 0 else f"class {k}" for k in range(max(values, default=1) + 1))
+    source = folders["train"].name
+    return {
+        part: _as_set(
+            [voxels for voxels, _ in found],
+            torch.from_numpy(np.stack([ids for _, ids in found])),
+            classes,
+            f"{source}/{part}",
+        )
+        for part, found in examples.items()
+    }
+
+
+def _pairs(folder: Path) -> list[tuple[Path, Path]]:
+    """Volumes with the masks of their names."""
+    if not (folder / "masks").is_dir():
+        raise ValueError(f"{folder} has images/ and no masks/: add the masks, named as their volumes")
+    masks = {stem_of(path): path for path in volumes_below(folder / "masks")}
+    images = sorted(volumes_below(folder / "images"))
+    lacking = [f"{path} has no mask of its name in {folder / 'masks'}" for path in images if stem_of(path) not in masks]
+    raise_all(lacking or ([] if images else [f"{folder / 'images'} holds no volumes; looked for {READ}"]))
+    return [(path, masks[stem_of(path)]) for path in images]
+
+
+def _examples(image: Path, mask: Path, size: tuple[int, ...], fit: Fit) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
+    """The volume and its mask as one example, or as windows that cover it."""
+    voxels, ids = read_volume(image).voxels, read_volume(mask).voxels[0]
+    if ids.shape != voxels.shape[1:]:
+        shown = ("×".join(map(str, shape)) for shape in (ids.shape, voxels.shape[1:]))
+        raise ValueError(f"{mask} has {' voxels, but its volume '.join(shown)}; resample one to the other")
+    if ids.min() < 0 or ids.max() > IGNORE or (ids != np.round(ids)).any():
+        raise ValueError(
+            f"{mask} holds {ids.min():g} to {ids.max():g}; classes are whole numbers from 0 to {IGNORE - 1}"
+        )
+    ids = ids.astype(np.uint8)
+    if fit == "squash":
+        small = F.interpolate(torch.from_numpy(ids)[None, None], size, mode="nearest-exact")[0, 0]
+        yield fitted(voxels, size, "squash"), small.numpy()
+        return
+    voxels, ids = padded(voxels, size, 0), padded(ids[None], size, IGNORE)[0]
+    for corner in window_corners(ids.shape, size, overlap=0.0):
+        yield cut_out(voxels, corner, size), cut_out(ids[None], corner, size)[0]
+
+
+def cut_out(voxels: NDArray[Any], corner: Sequence[int], size: Sequence[int]) -> NDArray[Any]:
+    """The part of (C, T, H, W) of that size that begins at a corner."""
+    (t, y, x), (depth, height, width) = corner, size
+    return voxels[:, t : t + depth, y : y + height, x : x + width]
+
+
+def window_corners(shape: Sequence[int], size: Sequence[int], overlap: float) -> list[tuple[int, ...]]:
+    """Where windows of `size` begin that cover a volume of `shape`, the last ones moved back so that they fit.
+
+    >>> window_corners((10, 4, 4), (4, 4, 4), overlap=0.0)
+    [(0, 0, 0), (4, 0, 0), (6, 0, 0)]
+    """
+    axes = []
+    for length, side in zip(shape, size, strict=True):
+        step = max(round(side * (1 - overlap)), 1)
+        axes.append(sorted({min(start, max(length - side, 0)) for start in range(0, max(length, 1), step)}))
+    return list(product(*axes))
+
+
+def fitted(voxels: NDArray[Any], size: tuple[int, ...], fit: Fit) -> NDArray[Any]:
+    """A volume (C, T, H, W) at `size`: resized, or its middle with nothing (the least value) around it."""
+    if fit == "squash":
+        resized: NDArray[Any] = resize_volumes(torch.from_numpy(voxels)[None], size)[0].numpy()
+        return resized
+    voxels = padded(voxels, size, voxels.min())
+    corner = [(length - side) // 2 for length, side in zip(voxels.shape[1:], size, strict=True)]
+    return cut_out(voxels, corner, size)
+
+
+def padded(voxels: NDArray[Any], size: Sequence[int], value: Any) -> NDArray[Any]:
+    """At least `size` along each axis of (C, T, H, W)."""
+    lacking = [max(side - length, 0) for length, side in zip(voxels.shape[1:], size, strict=True)]
+    around = [(0, 0), *((missing // 2, missing - missing // 2) for missing in lacking)]
+    return np.pad(voxels, around, constant_values=value) if any(lacking) else voxels
+
+
+def _as_set(images: list[NDArray[Any]], targets: Tensor, classes: tuple[str, ...], source: str) -> Volumes:
+    kinds = {(image.shape[0], str(image.dtype)) for image in images}
+    if len({channels for channels, _ in kinds}) > 1:
+        found = " and ".join(sorted({str(channels) for channels, _ in kinds}))
+        raise ValueError(f"the volumes of {source} have {found} channels; keep those of one kind")
+    if len(kinds) > 1:
+        images = [image.astype(np.float32) for image in images]
+    needed = 2 * sum(image.nbytes for image in images)
+    check_memory(needed, f"{len(images):,} volumes of {source}", "choose a smaller image_size")
+    channels = images[0].shape[0]
+    stacked = torch.from_numpy(np.stack(images))
+    return Volumes(stacked, targets, classes=classes, source=source, mean=(0.0,) * channels, std=(1.0,) * channels)
+
+
+def _classes(folder: Path) -> tuple[str, ...]:
+    names = tuple(sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith(".")))
+    if len(names) < 2:
+        raise ValueError(
+            f"{folder} should have a folder for each class, or images/ and masks/; it has {', '.join(names) or 'none'}"
+        )
+    return names
+
+
+def _list(
+    folder: Path, classes: tuple[str, ...], below: Callable[[Path], Iterator[Path]], what: str
+) -> tuple[list[Path], Tensor]:
+    """The files of all classes with their labels."""
+    if strange := sorted(set(_classes(folder)) - set(classes)):
+        raise ValueError(f"{folder} has a class {strange[0]} that the training part does not have")
+    files: list[Path] = []
+    labels: list[int] = []
+    for label, name in enumerate(classes):
+        found = sorted(below(folder / name)) if (folder / name).is_dir() else []
+        files += found
+        labels += [label] * len(found)
+    if not files:
+        raise ValueError(f"the classes of {folder} hold nothing that can be read; looked for {what}")
+    return files, torch.tensor(labels)
+
+
+def _read_all(
+    files: list[Path], read: Callable[[Path], NDArray[Any]], steps: Progress, what: str
+) -> list[NDArray[Any]]:
+    """Every file; all that cannot be read are named in one error."""
+    images, problems = [], []
+    for path in steps.track(files, what, len(files)):
+        try:
+            images.append(read(path))
+        except (OSError, ValueError) as error:
+            problems.append(str(error))
+    raise_all(problems)
+    return images
+
+
+def _splits(name: str, parts: dict[str, Set], seed: int, stratified: bool, val_fraction: float | None) -> Splits:
+    """Parts normalised by the training part, with a validation part drawn from it where there is none."""
+    train = parts["train"]
+    mean, std = measure_statistics(train.images.split(16), train.scale)
+    parts = {part: replace(data, mean=mean, std=std) for part, data in parts.items()}
+    train = parts["train"]
+    if len(parts) == 1 or (val_fraction and train.task == "classification"):
+        labels = train.labels if stratified else None
+        kept, held = draw(len(train), fraction_sizes(len(train), val_fraction or 0.2), seed=seed, labels=labels)
+        parts |= {"train": train.subset(kept), "val": train.subset(held)}  # type: ignore[dict-item]
+    held_out = parts.get("test", parts.get("val"))
+    assert held_out is not None
+    return Splits(name, parts["train"], parts.get("val", held_out), held_out)

@@ -1,0 +1,86 @@
+"""NIfTI files through nibabel: turned to RAS when they are read, and turned back when masks of them are written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tcpvit.data.volumes.volume import Volume, as_pixels, check_announced, with_channels
+from tcpvit.files import write_atomically
+
+SUFFIXES = (".nii", ".nii.gz")
+
+
+def nibabel() -> Any:
+    """The package nibabel, or an error that says how to install it."""
+    try:
+        import nibabel as package
+        import nibabel.orientations
+    except ImportError:
+        raise ImportError("NIfTI files are read and written with nibabel: pip install 'tcpvit[volumes]'") from None
+    return package
+
+
+def read_nifti(path: Path) -> Volume:
+    """The voxels in RAS, (C, T, H, W): z, y and x of the patient, and a fourth axis of the file as channels."""
+    nib = nibabel()
+    try:
+        image = nib.load(path)
+        shape, dtype = tuple(image.shape), image.get_data_dtype()
+    except Exception as error:  # nibabel fails in many ways on a damaged file
+        raise ValueError(f"{path} is not a NIfTI file ({_first_line(error)})") from None
+    while len(shape) > 3 and shape[-1] == 1:
+        shape = shape[:-1]
+    if len(shape) not in (3, 4):
+        raise ValueError(
+            f"{path} has the axes {'×'.join(map(str, image.shape))}; a volume has three, or a fourth of channels"
+        )
+    compressed = path.name.endswith(".gz")
+    check_announced(shape, dtype.itemsize, path.stat().st_size, path, compressed=compressed)
+    if not np.isfinite(image.affine).all() or abs(np.linalg.det(image.affine[:3, :3])) < 1e-12:
+        raise ValueError(f"{path} has an affine that maps no volume to millimetres; write its header again")
+    try:
+        values = np.asanyarray(image.dataobj).reshape(shape)
+    except Exception as error:
+        raise ValueError(f"{path} is damaged or cut short ({_first_line(error)})") from None
+    turned = nib.orientations.apply_orientation(values, nib.orientations.io_orientation(image.affine))
+    first = turned.transpose(2, 1, 0) if turned.ndim == 3 else turned.transpose(3, 2, 1, 0)
+    return Volume(as_pixels(with_channels(first, path), path), np.asarray(image.affine, dtype=np.float64))
+
+
+def turned_spacing(affine: NDArray[np.float64]) -> tuple[float, ...]:
+    """Millimetres along z, y and x of the patient."""
+    nib = nibabel()
+    lengths = np.sqrt((affine[:3, :3] ** 2).sum(0))
+    order = nib.orientations.io_orientation(affine)[:, 0].astype(int)  # which axis of the patient each of the file is
+    return tuple(float(lengths[list(order).index(axis)]) for axis in (2, 1, 0))
+
+
+def write_nifti(path: Path, mask: NDArray[Any], affine: NDArray[np.float64] | None) -> None:
+    """A mask (T, H, W) as a NIfTI file in the orientation and with the affine of the volume that it belongs to."""
+    nib = nibabel()
+    values = mask.transpose(2, 1, 0)  # x, y, z
+    if affine is not None:
+        own = nib.orientations.io_orientation(affine)
+        values = nib.orientations.apply_orientation(values, nib.orientations.ornt_transform(_ras(), own))
+    image = nib.Nifti1Image(np.ascontiguousarray(values), np.eye(4) if affine is None else affine)
+    image.header.set_xyzt_units("mm")
+    write_atomically(path, _as_bytes(image, compressed=path.name.endswith(".gz")))
+
+
+def _as_bytes(image: Any, *, compressed: bool) -> bytes:
+    import gzip
+
+    content: bytes = image.to_bytes()
+    return gzip.compress(content, mtime=0) if compressed else content
+
+
+def _ras() -> NDArray[np.float64]:
+    return np.array([[0, 1], [1, 1], [2, 1]], dtype=float)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0] or type(error).__name__

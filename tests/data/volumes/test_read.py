@@ -1,0 +1,228 @@
+"""Files of volumes and video: orientation, spacing, order of slices; what lies in its header is refused."""
+
+import gzip
+import struct
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from tcpvit.data import load_dataset
+from tcpvit.data.volumes.folder import window_corners
+from tcpvit.data.volumes.read import find_volumes, read_volume
+from tcpvit.data.volumes.video import chosen_frames, find_clips, read_clip, write_clip
+
+nib = pytest.importorskip("nibabel")
+RAS = np.random.default_rng(0).integers(-1000, 1000, (5, 6, 7)).astype(np.int16)  # x, y, z of the patient
+AFFINE = np.array([[2.0, 0, 0, 10], [0, 3, 0, 20], [0, 0, 4, 30], [0, 0, 0, 1]])
+
+
+def oriented(code):
+    turn = nib.orientations.ornt_transform(nib.orientations.axcodes2ornt("RAS"), nib.orientations.axcodes2ornt(code))
+    return nib.Nifti1Image(RAS, AFFINE).as_reoriented(turn)
+
+
+@pytest.mark.parametrize("code", ["RAS", "LPS", "PIR", "SAL"])
+@pytest.mark.parametrize("ending", ["nii", "nii.gz"])
+def test_nifti_is_turned_to_ras_and_masks_are_turned_back(code, ending, tmp_path):
+    from tcpvit.data.volumes.nifti import write_nifti
+
+    image = oriented(code)
+    nib.save(image, tmp_path / f"a.{ending}")
+    volume = read_volume(tmp_path / f"a.{ending}")
+    np.testing.assert_array_equal(volume.voxels[0], RAS.transpose(2, 1, 0))
+    assert volume.spacing == (4.0, 3.0, 2.0)
+    write_nifti(tmp_path / "mask.nii.gz", (volume.voxels[0] > 0).astype(np.uint8), volume.affine)
+    mask = nib.load(tmp_path / "mask.nii.gz")
+    np.testing.assert_array_equal(np.asarray(mask.dataobj), np.asarray(image.dataobj) > 0)
+    np.testing.assert_allclose(mask.affine, image.affine)
+
+
+def test_a_fourth_axis_is_channels_and_scaling_is_applied(tmp_path):
+    image = nib.Nifti1Image(np.stack([RAS, RAS // 2], -1), AFFINE)
+    image.header.set_slope_inter(0.5, 10)
+    nib.save(image, tmp_path / "a.nii")
+    volume = read_volume(tmp_path / "a.nii")
+    assert volume.voxels.shape == (2, 7, 6, 5)
+    assert volume.voxels.dtype == np.float32
+
+
+def test_headers_that_lie_are_refused_before_anything_is_allocated(tmp_path):
+    nib.save(nib.Nifti1Image(RAS, AFFINE), tmp_path / "a.nii")
+    content = bytearray((tmp_path / "a.nii").read_bytes())
+    content[40:56] = struct.pack("<8h", 3, 30000, 30000, 30000, 1, 1, 1, 1)  # dim
+    (tmp_path / "large.nii").write_bytes(content)
+    with pytest.raises(ValueError, match=r"large.nii is cut short: its header announces 54,000,000,000,000 bytes"):
+        read_volume(tmp_path / "large.nii")
+    (tmp_path / "bomb.nii.gz").write_bytes(gzip.compress(bytes(content)))
+    with pytest.raises(ValueError, match="and was not read"):
+        read_volume(tmp_path / "bomb.nii.gz")
+    (tmp_path / "short.nii").write_bytes((tmp_path / "a.nii").read_bytes()[:400])
+    with pytest.raises(ValueError, match="cut short"):
+        read_volume(tmp_path / "short.nii")
+    (tmp_path / "text.nii").write_text("no volume")
+    with pytest.raises(ValueError, match="is not a NIfTI file"):
+        read_volume(tmp_path / "text.nii")
+    with pytest.raises(ValueError, match="is no volume that can be read"):
+        read_volume(_touched(tmp_path / "a.xyz"))
+
+
+def _touched(path):
+    path.write_bytes(b"x")
+    return path
+
+
+def test_numpy_and_tiff_stacks(tmp_path):
+    voxels = np.arange(4 * 5 * 6, dtype=np.uint8).reshape(4, 5, 6)
+    np.save(tmp_path / "a.npy", voxels)
+    np.savez(tmp_path / "a.npz", volume=voxels, other=np.zeros(3))
+    np.save(tmp_path / "c.npy", np.stack([voxels, voxels]))
+    Image.fromarray(voxels[0]).save(
+        tmp_path / "a.tif", save_all=True, append_images=[Image.fromarray(plane) for plane in voxels[1:]]
+    )
+    for name in ("a.npy", "a.npz", "a.tif"):
+        np.testing.assert_array_equal(read_volume(tmp_path / name).voxels[0], voxels)
+    assert read_volume(tmp_path / "c.npy").voxels.shape == (2, 4, 5, 6)
+    np.save(tmp_path / "objects.npy", np.array([{}]), allow_pickle=True)
+    with pytest.raises(ValueError, match="objects"):
+        read_volume(tmp_path / "objects.npy")
+    np.save(tmp_path / "last.npy", np.zeros((70, 4, 4, 3), np.uint8))
+    with pytest.raises(ValueError, match=r"has 70 channels .* move the axis"):
+        read_volume(tmp_path / "last.npy")
+    np.save(tmp_path / "nan.npy", np.full((2, 2, 2), np.nan))
+    with pytest.raises(ValueError, match="holds NaN"):
+        read_volume(tmp_path / "nan.npy")
+    assert len(find_volumes([tmp_path])) == 7
+
+
+def write_series(folder, *, flip=False, uid="1.2.3", skip=None):
+    """RAS as DICOM slices along z, in a random order of names."""
+    pydicom = pytest.importorskip("pydicom")
+    from pydicom.dataset import Dataset, FileMetaDataset
+
+    folder.mkdir(parents=True, exist_ok=True)
+    order = np.random.default_rng(1).permutation(RAS.shape[2])
+    for name, z in zip(order, range(RAS.shape[2]), strict=True):
+        if z == skip:
+            continue
+        data = Dataset()
+        data.file_meta = FileMetaDataset()
+        data.file_meta.TransferSyntaxUID = pydicom.uid.ExplicitVRLittleEndian
+        data.file_meta.MediaStorageSOPClassUID = pydicom.uid.CTImageStorage
+        data.file_meta.MediaStorageSOPInstanceUID = f"1.2.{z + 1}"
+        data.SOPClassUID, data.SOPInstanceUID = pydicom.uid.CTImageStorage, f"1.2.{z + 1}"
+        data.SeriesInstanceUID, data.Modality = uid, "CT"
+        plane = RAS[::-1, ::-1, z].T + 1024  # columns to the left (L), rows to the back (P)
+        data.Rows, data.Columns = plane.shape
+        data.ImageOrientationPatient = [1, 0, 0, 0, 1, 0]
+        data.ImagePositionPatient = [-10.0 - 2 * 4, -20.0 - 3 * 5, 30.0 + 4 * z]
+        data.PixelSpacing, data.SliceThickness = [3.0, 2.0], 4.0
+        data.BitsAllocated = data.BitsStored = 16
+        data.HighBit, data.PixelRepresentation, data.SamplesPerPixel = 15, 0, 1
+        data.PhotometricInterpretation = "MONOCHROME2"
+        data.RescaleSlope, data.RescaleIntercept = 1, -1024
+        data.PixelData = plane.astype(np.uint16).tobytes()
+        data.save_as(folder / f"slice{name}.dcm", enforce_file_format=True)
+
+
+def test_a_dicom_series_is_the_volume_that_nifti_has(tmp_path):
+    write_series(tmp_path / "scan")
+    volume = read_volume(tmp_path / "scan")
+    np.testing.assert_array_equal(volume.voxels[0], RAS.transpose(2, 1, 0))
+    assert volume.spacing == (4.0, 3.0, 2.0)
+    assert find_volumes([tmp_path]) == [tmp_path / "scan"]
+
+
+def test_series_that_are_not_whole_are_refused(tmp_path):
+    write_series(tmp_path / "gap", skip=3)
+    with pytest.raises(ValueError, match="slices are missing or there twice"):
+        read_volume(tmp_path / "gap")
+    write_series(tmp_path / "two")
+    write_series(tmp_path / "other", uid="9.9")
+    (tmp_path / "other" / "slice0.dcm").rename(tmp_path / "two" / "stranger.dcm")
+    with pytest.raises(ValueError, match="holds 2 series"):
+        read_volume(tmp_path / "two")
+    with pytest.raises(ValueError, match="one slice of a DICOM series; give the folder"):
+        read_volume(tmp_path / "gap" / "slice0.dcm")
+
+
+def make_video(path, frames=12):
+    pytest.importorskip("av")
+    grey = [np.full((48, 64, 3), 20 * t, dtype=np.uint8) for t in range(frames)]
+    write_clip(path, grey)
+
+
+def test_clips_of_video_files_and_folders_of_frames(tmp_path):
+    make_video(tmp_path / "a.mp4")
+    clip = read_clip(tmp_path / "a.mp4", 4, 32)
+    assert clip.shape == (3, 4, 32, 32)
+    expected = np.array([20 * t for t in chosen_frames(12, 4, None, 0.5, "")])
+    assert np.abs(clip.mean((0, 2, 3)) - expected).max() < 4
+    (tmp_path / "frames").mkdir()
+    for t in range(12):
+        Image.fromarray(np.full((20, 30), 20 * t, dtype=np.uint8)).save(tmp_path / "frames" / f"f{t}.png")
+    folder = read_clip(tmp_path / "frames", 3, 16, stride=2, place=1.0, colour=False)
+    assert folder[0, :, 0, 0].tolist() == [140, 180, 220]
+    assert find_clips([tmp_path]) == [tmp_path / "a.mp4", tmp_path / "frames"]
+    with pytest.raises(
+        ValueError, match=r"a.mp4 has 12 frames along its time, and a clip of 20 needs 20; take frames=12"
+    ):
+        read_clip(tmp_path / "a.mp4", 20, 16)
+    (tmp_path / "b.mp4").write_bytes(b"no video at all")
+    with pytest.raises(ValueError, match="is no video that can be read"):
+        read_clip(tmp_path / "b.mp4", 4, 16)
+
+
+def test_folders_of_volumes_by_class_and_with_masks(tmp_path):
+    rng = np.random.default_rng(0)
+    for name, level in (("empty", 20), ("full", 200)):
+        (tmp_path / "classes" / name).mkdir(parents=True)
+        for i in range(5):
+            voxels = rng.normal(level, 5, (9, 10, 11)).astype(np.float32)
+            np.save(tmp_path / "classes" / name / f"{i}.npy", voxels)
+    splits = load_dataset(f"volumes:{tmp_path / 'classes'}", image_size=(4, 8, 8))
+    assert (len(splits.train), len(splits.val)) == (8, 2)
+    assert splits.train.images.shape[1:] == (1, 4, 8, 8)
+    assert splits.train.classes == ("empty", "full")
+    for kind in ("images", "masks"):
+        (tmp_path / "pairs" / kind).mkdir(parents=True)
+    for i in range(3):
+        mask = (rng.random((9, 8, 8)) > 0.5).astype(np.uint8)
+        nib.save(
+            nib.Nifti1Image((mask * 100.0).transpose(2, 1, 0), AFFINE), tmp_path / "pairs" / "images" / f"{i}.nii.gz"
+        )
+        nib.save(nib.Nifti1Image(mask.transpose(2, 1, 0), AFFINE), tmp_path / "pairs" / "masks" / f"{i}.nii.gz")
+    pairs = load_dataset(f"volumes:{tmp_path / 'pairs'}", image_size=8)
+    assert pairs.train.task == "segmentation"
+    assert (len(pairs.train), len(pairs.val)) == (4, 2)  # two windows of each volume, which stay together
+    torch.testing.assert_close(pairs.train.images[:, 0] / 100, pairs.train.targets.float())
+    (tmp_path / "pairs" / "masks" / "1.nii.gz").unlink()
+    with pytest.raises(ValueError, match=r"1.nii.gz has no mask of its name"):
+        load_dataset(f"volumes:{tmp_path / 'pairs'}", image_size=8)
+
+
+def test_folders_of_clips(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        for i in range(3):
+            make_video(tmp_path / name / f"{i}.mp4")
+    splits = load_dataset(f"clips:{tmp_path}", frames=4, image_size=16, colour=False, val_fraction=0.33)
+    assert splits.train.images.shape == (4, 1, 4, 16, 16)
+    assert splits.train.unit == "clips"
+    with pytest.raises(ValueError, match=r"6 problems with the data:\n.*has 12 frames along its time"):
+        load_dataset(f"clips:{tmp_path}", frames=13)
+
+
+def test_windows_cover_everything():
+    for shape, size, overlap in (
+        ((10, 9, 8), (4, 4, 8), 0.5),
+        ((3, 5, 7), (3, 2, 4), 0.0),
+        ((5, 5, 5), (4, 4, 4), 0.25),
+    ):
+        seen = np.zeros(shape, bool)
+        for t, y, x in window_corners(shape, size, overlap):
+            part = seen[t : t + size[0], y : y + size[1], x : x + size[2]]
+            assert part.shape == size
+            part[:] = True
+        assert seen.all()

@@ -1,0 +1,121 @@
+"""Prediction of volumes and clips: windows over a large volume, masks as NIfTI files, labelled clips."""
+
+import csv
+import io
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import tcpvit
+from tcpvit.cli.predict import predict
+from tcpvit.data import load_dataset
+from tcpvit.inference.evaluate import measure
+from tcpvit.inference.loading import load_model
+from tcpvit.inference.volumes import segment_volume, slide
+from tcpvit.models import SegmenterConfig
+from tcpvit.training import load_recipe, train
+from tcpvit.training.preprocessing import PREPROCESSING
+
+nib = pytest.importorskip("nibabel")
+
+
+def threshold(part):
+    """Logits of a model that looks at single voxels."""
+    voxels = torch.from_numpy(np.ascontiguousarray(part)).float()[0]
+    return torch.stack([128 - voxels, voxels - 128])
+
+
+@pytest.mark.parametrize("shape", [(20, 17, 9), (8, 8, 8), (3, 30, 8)])
+def test_windows_give_what_the_whole_volume_would(shape):
+    voxels = np.random.default_rng(0).integers(0, 256, (1, *shape)).astype(np.uint8)
+    found = slide(threshold, voxels, (8, 8, 8), 2)
+    np.testing.assert_array_equal(found, voxels[0] > 128)
+
+
+def test_windows_are_weighted_and_only_a_slab_is_kept(monkeypatch):
+    """The same as the weighted sum over all windows, kept as a whole."""
+    from tcpvit.data.volumes.folder import window_corners
+    from tcpvit.inference import volumes as module
+
+    torch.manual_seed(0)
+    conv = torch.nn.Conv3d(1, 3, 3, padding=1)  # sees the sides of its window
+    voxels = np.random.default_rng(0).random((1, 13, 10, 11)).astype(np.float32)
+    window = (6, 5, 8)
+
+    @torch.no_grad()
+    def logits_of(part):
+        return conv(torch.from_numpy(np.ascontiguousarray(part))[None])[0]
+
+    whole = torch.zeros(3, 13, 10, 11)
+    for t, y, x in window_corners(voxels.shape[1:], window, module.OVERLAP):
+        part = voxels[:, t : t + 6, y : y + 5, x : x + 8]
+        whole[:, t : t + 6, y : y + 5, x : x + 8] += module._weights(window) * logits_of(part)
+    np.testing.assert_array_equal(slide(logits_of, voxels, window, 3), whole.argmax(0).numpy())
+
+
+@pytest.fixture(scope="module")
+def segmenter(tmp_path_factory):
+    """A run of a small segmenter."""
+    folder = tmp_path_factory.mktemp("runs") / "solid"
+    changes = ["model.name=tcp_vit_volume_segmenter", "data.name=solid-digits", "data.options.task=segmentation"]
+    changes += ["data.options.sizes=[16,4,4]", "data.image_size=16", "model.options.backbone.img_size=[16,16,16]"]
+    changes += ["schedule.epochs=2", "data.batch_size=8", "schedule.warmup_epochs=0", "augment.shift_depth=1"]
+    train(load_recipe("volumes", changes), folder)
+    return folder
+
+
+def test_a_run_is_trained_measured_and_its_masks_written_as_nifti(segmenter, tmp_path, capsys):
+    assert json.loads((segmenter / "best" / PREPROCESSING).read_text())["image_shape"] == [1, 16, 16, 16]
+    voxels = load_dataset("solid-digits", sizes=(2, 2, 2), image_size=24).test.images[0, 0].numpy()
+    affine = np.array([[-1.5, 0, 0, 5], [0, 0, 2.0, 6], [0, 1, 0, 7], [0, 0, 0, 1]])
+    (tmp_path / "in").mkdir()
+    nib.save(nib.Nifti1Image(voxels, affine), tmp_path / "in" / "肾.nii.gz")
+    (tmp_path / "in" / "broken.nii.gz").write_bytes(b"nothing")
+    done = predict(str(segmenter), [tmp_path / "in"], images=tmp_path / "out")
+    assert "broken.nii.gz is not a NIfTI file" in done.bad[0]
+    row = next(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    mask = nib.load(tmp_path / "out" / "masks" / "肾.nii.gz")
+    np.testing.assert_allclose(mask.affine, affine)
+    assert mask.shape == voxels.shape
+    assert float(row["share_digit"]) == pytest.approx(np.asarray(mask.dataobj).mean(), abs=1e-6)
+    assert (tmp_path / "out" / "overlays" / "肾.png").is_file()
+    assert 0 <= measure(segmenter).metrics.summary()["miou"] <= 1
+
+
+def test_a_volume_of_other_channels_is_named(segmenter):
+    loaded = load_model(segmenter)
+    with pytest.raises(ValueError, match="has 2 channels, where 1 are expected"):
+        segment_volume(loaded.model, np.zeros((2, 8, 8, 8), np.uint8), loaded.preparation(), torch.device("cpu"))
+
+
+def test_clips_are_labelled_and_written_with_their_label(tmp_path, capsys):
+    av = pytest.importorskip("av")
+    from tcpvit.data.volumes.video import write_clip
+
+    changes = ["data.options.sizes=[16,8,8]", "data.image_size=16", "model.options.img_size=[8,16,16]"]
+    changes += ["schedule.epochs=1", "schedule.warmup_epochs=0"]
+    train(load_recipe("clips", changes), tmp_path / "run")
+    (tmp_path / "in").mkdir()
+    write_clip(tmp_path / "in" / "walk.mp4", [np.full((32, 32, 3), 9 * t, np.uint8) for t in range(10)])
+    predict(str(tmp_path / "run"), [tmp_path / "in"], images=tmp_path / "out", sheet=tmp_path / "sheet.png")
+    row = next(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert row["label_1"] in ("left", "right", "up", "down")
+    with av.open(str(tmp_path / "out" / "000-walk.mp4")) as container:
+        frames = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
+    assert len(frames) == 10
+    assert frames[0].shape[0] > frames[0].shape[1]  # the label stands below
+    assert (tmp_path / "sheet.png").is_file()
+
+
+def test_a_model_of_images_refuses_volumes_and_the_other_way_round():
+    volumes = load_dataset("solid-digits", sizes=(4, 2, 2)).train
+    from tcpvit.training.build import check_fit
+
+    with pytest.raises(ValueError, match="tcp_vit_cifar takes images, but solid-digits/train has volumes"):
+        check_fit("tcp_vit_cifar", tcpvit.models.model_config("tcp_vit_cifar", in_chans=1), volumes)
+    config = tcpvit.models.model_config("tcp_vit_volume_small", img_size=(16, 32, 32))
+    with pytest.raises(ValueError, match=r"takes images of 16×32×32, .* have 32×32×32; .*image_size=\[16, 32, 32\]"):
+        check_fit("tcp_vit_volume_small", config, volumes)
+    assert isinstance(tcpvit.models.model_config("tcp_vit_volume_segmenter"), SegmenterConfig)
