@@ -82,7 +82,6 @@ LEVERS: dict[str, Words] = {
     for name in ("tcp_scene", "std_scene")
 }
 ABLATIONS: dict[str, Words] = {
-    "w": (),
     "kept-8": ("options.kept=8",),
     "kept-16": ("options.kept=16",),
     "kept-32": ("options.kept=32",),

@@ -144,15 +144,23 @@ def lever_table(records: list[Record]) -> Table:
     return table
 
 
+def ablations(records: list[Record], kind: str) -> Runs:
+    """W as chosen, and with one thing changed, on the splits that were tried."""
+    runs = of_group(records, f"ablate-{kind}")
+    seeds = {run["seed"] for each in runs.values() for run in each}
+    return {"w": [run for run in of_group(records, kind).get("tcp_scene", []) if run["seed"] in seeds], **runs}
+
+
 def ablation_table(records: list[Record]) -> Table:
-    """W with one thing changed, test pixels of both splits."""
-    columns = ["changed", "parameters", *SPLITS.values()]
-    groups = [of_group(records, f"ablate-{kind}") for kind in SPLITS]
+    """W with one thing changed, test pixels of the splits that were tried."""
+    groups = {said: ablations(records, kind) for kind, said in SPLITS.items()}
+    groups = {said: runs for said, runs in groups.items() if runs["w"]}
+    columns = ["changed", "parameters", *(f"{said}, splits: {len(runs['w'])}" for said, runs in groups.items())]
     table = Table("ablations", "OA on test pixels, and the lead over the first row on the same splits", columns)
     for name, label in ABLATION_LABELS.items():
-        cells = [_against(runs, name, "w") for runs in groups]
+        cells = [_against(runs, name, "w") for runs in groups.values()]
         if any(cells):
-            counts = [run["parameters"] for runs in groups for run in runs.get(name, [])]
+            counts = [run["parameters"] for runs in groups.values() for run in runs.get(name, [])]
             table.add(label, counts[0], *cells)
     return table
 
@@ -163,7 +171,8 @@ def _against(runs: Runs, name: str, base: str) -> Written | None:
     if not mine:
         return None
     found = leads(mine, runs.get(base, []), "oa")
-    beside = f", {signed(fmean(found))} {between(interval(found))}" if found and name != base else ""
+    ends = f" {between(interval(found))}" if len(found) > 1 else ""
+    beside = f", {signed(fmean(found))}{ends}" if found and name != base else ""
     return Written(f"{100 * fmean(run['oa'] for run in mine):.1f} %{beside}")
 
 
