@@ -11,7 +11,7 @@ Words = tuple[str, ...]
 
 VITS = ("tcp_scene", "tcp_scene_stem", "tcp_scene_shuffle", "std_scene", "std_scene_small")
 _plain = ("turn=false", "noise=0", "weight_decay=0")
-_ours = ("turn=true", "noise=0.3", "schedule=cycle", "epochs=10")
+_ours = ("turn=true", "noise=0.3", "schedule=cycle")
 MODELS: dict[str, Words] = {
     **{name: (f"model={name}",) for name in VITS},
     "svm-bands": ("model=svm-bands",),
