@@ -29,6 +29,7 @@ _vit: tuple[Words, ...] = (
     ("lr=4e-3", "options.kept=16", "epochs=20"),
 )
 FLATTENED = ("flatten=1",)
+NOT_FLATTENED = {"tcp_scene-plain": "tcp_scene", "std_scene-plain": "std_scene"}  # between fields, else as chosen
 AS_W = ("tcp_scene_stem", "tcp_scene_shuffle")  # have no trials of their own and take what W chose
 _svm: tuple[Words, ...] = tuple(("C=100", f"kept={k}", f"scaled={s}") for s in ("true", "false") for k in (20, 32))
 

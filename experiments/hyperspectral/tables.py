@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from statistics import fmean
 
-from experiments.hyperspectral.models import MODELS
 from tcpvit.compare.intervals import between, interval, leads, percent, signed
 from tcpvit.compare.study import Record
 from tcpvit.tables import Bytes, Cell, Table, Written
@@ -18,6 +17,8 @@ LABELS = {
     "tcp_scene_shuffle": "`tcp_scene_shuffle`",
     "std_scene": "`std_scene`, dense",
     "std_scene_small": "`std_scene_small`, dense, of W's size",
+    "tcp_scene-plain": "`tcp_scene` (W), windows not flattened",
+    "std_scene-plain": "`std_scene`, dense, windows not flattened",
     "svm-bands": "SVM, bands",
     "svm-dct": "SVM, DCT coefficients",
     "svm-mean": "SVM, DCT coefficients of pixel and window mean",
@@ -35,6 +36,7 @@ PAIRS = (  # which model, against which, on which split
     ("tcp_scene_stem", "ssftt", "random"),
     ("tcp_scene", "std_scene_small", "disjoint"),
     ("tcp_scene", "std_scene", "disjoint"),
+    ("tcp_scene", "std_scene-plain", "disjoint"),
     ("tcp_scene", "ssftt", "disjoint"),
     ("tcp_scene", "hybridsn", "disjoint"),
     ("tcp_scene", "svm-bands", "disjoint"),
@@ -90,7 +92,7 @@ def model_table(records: list[Record]) -> Table:
     for kind, said in SPLITS.items():
         columns += [f"OA, {said}{_leakage(groups[kind])}", "AA", "splits"]
     table = Table("models", "Test pixels, mean ± deviation over splits", columns)
-    for name in MODELS:
+    for name in LABELS:
         runs = [groups[kind].get(name, []) for kind in SPLITS]
         if any(runs):
             sizes = dict.fromkeys(_size(each[0]["parameters"]) for each in runs if each)  # K was chosen by split
@@ -179,7 +181,7 @@ def _against(runs: Runs, name: str, base: str) -> Written | None:
 def choice_table(records: list[Record]) -> Table:
     """The settings that each model has on each split, chosen on validation pixels."""
     table = Table("chosen", "Settings chosen on validation pixels", ["model", *SPLITS.values()])
-    for name in MODELS:
+    for name in LABELS:
         runs = [of_group(records, kind).get(name, []) for kind in SPLITS]
         if any(runs):
             table.add(LABELS[name], *(_words(each[0]) if each else None for each in runs))
