@@ -1,9 +1,9 @@
-"""The whole of Indian Pines predicted by each model on one core: time, and memory for one scene and for four of them.
+"""The whole of Indian Pines predicted by each model on one core: time, and memory for one scene and for two of them.
 
     python -m benchmarks.hyperspectral --root FOLDER      writes results/bench/hyperspectral.json, in a minute
 
-Each measurement is a process of its own. Time is that of the thread, the best of three; memory is the highest that the
-process had while it predicted, less what it had before: four scenes side by side are 290×290 pixels.
+Each measurement is a process of its own. Time is that of the thread, the best of two; memory is the highest that the
+process had while it predicted, less what it had before: two scenes side by side are 145×290 pixels.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from experiments.hyperspectral.peers import NETWORKS
 from tcpvit.data.scenes import Scene, find_scene, fit_statistics, scene_windows
 from tcpvit.models import create_model
 
-NAMES = ("tcp_scene", "tcp_scene_stem", "tcp_scene_shuffle", "std_scene", "std_scene_small", "ssftt", "hybridsn")
+NAMES = ("tcp_scene", "tcp_scene_stem", "std_scene", "ssftt")
 OUT = Path("results/bench/hyperspectral.json")
 BATCH = 512
 
 
-def measure(name: str, root: Path, sides: int) -> dict[str, Any]:
-    """Predict `sides`² copies of the scene beside each other."""
+def measure(name: str, root: Path, copies: int) -> dict[str, Any]:
+    """Predict copies of the scene beside each other."""
     torch.set_num_threads(1)
     one = find_scene("indian-pines", root)
-    scene = Scene(np.tile(one.data, (sides, sides, 1)), name=one.name)
+    scene = Scene(np.tile(one.data, (1, copies, 1)), name=one.name)
     peer = NETWORKS.get(name)
     statistics = fit_statistics(scene, transductive=True, components=peer.components if peer else None)
     model: Any = peer.network(statistics.channels, peer.window, 16) if peer else create_model(name)
@@ -43,7 +43,7 @@ def measure(name: str, root: Path, sides: int) -> dict[str, Any]:
     predict(model.eval(), scene, window, statistics, pixels=BATCH)  # warm
     Path("/proc/self/clear_refs").write_text("5")  # the highest memory counts from here
     before, times = memory("VmRSS"), []
-    for _ in range(3 if sides == 1 else 1):
+    for _ in range(2 if copies == 1 else 1):
         begun = time.thread_time()
         predict(model, scene, window, statistics)
         times.append(time.thread_time() - begun)
@@ -87,15 +87,15 @@ def main() -> None:
         return
     rows = []
     for name in NAMES:
-        own, four = (_apart(name, given.root, sides) for sides in (1, 2))
-        rows.append(own | {"peak_bytes_of_four": four["peak_bytes"]})
+        own, two = (_apart(name, given.root, copies) for copies in (1, 2))
+        rows.append(own | {"peak_bytes_of_two": two["peak_bytes"]})
         print(rows[-1])
     OUT.parent.mkdir(parents=True, exist_ok=True)
     OUT.write_text(json.dumps({**facts("python -m benchmarks.hyperspectral"), "models": rows}, indent=1) + "\n")
 
 
-def _apart(name: str, root: Path | None, sides: int) -> dict[str, Any]:
-    words = [sys.executable, "-m", "benchmarks.hyperspectral", "--one", name, str(sides)]
+def _apart(name: str, root: Path | None, copies: int) -> dict[str, Any]:
+    words = [sys.executable, "-m", "benchmarks.hyperspectral", "--one", name, str(copies)]
     words += [] if root is None else ["--root", str(root)]
     found = subprocess.run(words, check=True, capture_output=True, text=True).stdout
     return dict(json.loads(found.splitlines()[-1]))

@@ -2,7 +2,7 @@
 
 Words are KEY=VALUE: a field of `Training`, `options.FIELD` of a preset, `power` of its standardised coefficients, or an
 argument of scikit-learn. Every model has the same number of trials; the first trial of a peer is as published, but for
-its number of epochs (100 or more, here 25: the processor that ran this was shared) and its window.
+its number of epochs (100 or more, here 20: the processor that ran this was shared) and its window.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ Words = tuple[str, ...]
 
 VITS = ("tcp_scene", "tcp_scene_stem", "tcp_scene_shuffle", "std_scene", "std_scene_small")
 _plain = ("turn=false", "noise=0", "weight_decay=0")
-_ours = ("turn=true", "noise=0.3", "schedule=cycle", "epochs=15")
+_ours = ("turn=true", "noise=0.3", "schedule=cycle", "epochs=10")
 MODELS: dict[str, Words] = {
     **{name: (f"model={name}",) for name in VITS},
     "svm-bands": ("model=svm-bands",),
@@ -23,18 +23,19 @@ MODELS: dict[str, Words] = {
     "spectralformer": ("model=spectralformer",),
 }
 _vit: tuple[Words, ...] = (
-    ("lr=2e-3", "options.kept=32", "epochs=25"),
-    ("lr=4e-3", "options.kept=32", "epochs=15"),
-    ("lr=2e-3", "options.kept=16", "epochs=15"),
-    ("lr=4e-3", "options.kept=16", "epochs=25"),
+    ("lr=2e-3", "options.kept=32", "epochs=20"),
+    ("lr=4e-3", "options.kept=32", "epochs=10"),
+    ("lr=2e-3", "options.kept=16", "epochs=10"),
+    ("lr=4e-3", "options.kept=16", "epochs=20"),
 )
 FLATTENED = ("flatten=1",)
+AS_W = ("tcp_scene_stem", "tcp_scene_shuffle")  # have no trials of their own and take what W chose
 _svm: tuple[Words, ...] = tuple(("C=100", f"kept={k}", f"scaled={s}") for s in ("true", "false") for k in (20, 32))
 
 
 def _peer(lr: float, *published: str) -> tuple[Words, ...]:
     """As published; with turned and noisy windows; at half the rate; and trained as our models are."""
-    base = (f"lr={lr:g}", *published, *_plain, "epochs=25")
+    base = (f"lr={lr:g}", *published, *_plain, "epochs=20")
     return base, (*base, "turn=true", "noise=0.3"), (*base, f"lr={lr / 2:g}"), (*base, "lr=2e-3", *_ours)
 
 
@@ -54,25 +55,29 @@ def trials(model: str, kind: str) -> tuple[Words, ...]:
     """What a model may choose from. Between fields our models and the dense ones see flattened windows: see `LEVERS`.
 
     >>> trials("std_scene", "disjoint")[0]
-    ('lr=2e-3', 'options.kept=32', 'epochs=25', 'flatten=1')
+    ('lr=2e-3', 'options.kept=32', 'epochs=20', 'flatten=1')
     """
     words = FLATTENED if model in VITS and kind == "disjoint" else ()
     return tuple((*each, *words) for each in _trials[model])
 
 
+_first = ("lr=2e-3", "epochs=25")
+_chosen = ("lr=4e-3", "options.kept=16", "epochs=20", *FLATTENED)  # by W between fields
 LEVERS: dict[str, Words] = {
-    f"{name}.{lever}": (f"model={name}", "lr=2e-3", "epochs=25", *words)
+    f"{name}.{lever}": (f"model={name}", *words)
     for lever, words in {
-        "base": (),
-        "power-0": ("power=0",),
-        "light": ("brightness=0.2", "offset=0.3"),
-        "flatten": ("flatten=1",),
-        "flatten-light": ("flatten=1", "brightness=0.2", "offset=0.3"),
-        "start": ("start=4",),
-        "noise-1": ("noise=1",),
-        "power-half": ("power=0.5",),
-        "dropout": ("options.drop_rate=0.2",),
-        "blend": ("blend=0.5",),
+        "base": _first,
+        "power-0": (*_first, "power=0"),
+        "light": (*_first, "brightness=0.2", "offset=0.3"),
+        "flatten": (*_first, *FLATTENED),
+        "flatten-light": (*_first, *FLATTENED, "brightness=0.2", "offset=0.3"),
+        "chosen": _chosen,
+        "chosen-start": (*_chosen, "start=4"),
+        "chosen-average": (*_chosen, "average=true"),
+        "chosen-noise": (*_chosen, "noise=1"),
+        "chosen-dropout": (*_chosen, "options.drop_rate=0.2"),
+        "chosen-blend": (*_chosen, "blend=0.5"),
+        "chosen-power-half": (*_chosen, "power=0.5"),
     }.items()
     for name in ("tcp_scene", "std_scene")
 }

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from experiments.hyperspectral.cube import Kind, indian_pines
-from experiments.hyperspectral.models import ABLATIONS, LEVERS, MODELS, trials
+from experiments.hyperspectral.models import ABLATIONS, AS_W, LEVERS, MODELS, trials
 from experiments.hyperspectral.pages import write
 from experiments.hyperspectral.peers import CLASSICAL
 from experiments.hyperspectral.runs import Settings, run
@@ -31,7 +31,8 @@ from tcpvit.progress import Progress
 from tcpvit.training.folder import Busy, RunFolder, source_commit
 
 SEEDS: dict[Kind, range] = {"random": range(5), "disjoint": range(10)}
-CHOOSE_SEEDS: dict[Kind, range] = {"random": range(1), "disjoint": range(3)}
+CHOOSE_SEEDS: dict[Kind, range] = {"random": range(1), "disjoint": range(2)}
+ABLATE_SEEDS: dict[Kind, range] = {"random": range(1), "disjoint": range(3)}
 LEVER_SEEDS = range(3)
 RECIPE = "hyperspectral"
 
@@ -61,15 +62,20 @@ def planned() -> list[Planned]:
         plan += [
             fit(f"choose-{kind}", f"{model}.{i}", (*MODELS[model], *words), seed, kind)
             for model in MODELS
+            if model not in AS_W
             for i, words in enumerate(trials(model, kind))
             for seed in seeds
         ]
     for kind, seeds in SEEDS.items():
-        plan += [fit(kind, model, MODELS[model], seed, kind, model) for seed in seeds for model in MODELS]
+        plan += [
+            fit(kind, model, MODELS[model], seed, kind, "tcp_scene" if model in AS_W else model)
+            for seed in seeds
+            for model in MODELS
+        ]
     for kind in SEEDS:
         plan += [
             fit(f"ablate-{kind}", name, (*MODELS["tcp_scene"], *words), seed, kind, "tcp_scene")
-            for seed in range(3)
+            for seed in ABLATE_SEEDS[kind]
             for name, words in ABLATIONS.items()
         ]
     return plan

@@ -130,3 +130,15 @@ def test_noise_has_its_deviation_and_is_drawn_for_each_image_by_itself():
     noise = add_noise(torch.zeros(4, 8, 50, 50), seeds, 0.3)
     assert abs(noise.std().item() - 0.3) < 4 * 0.3 / (2 * noise.numel()) ** 0.5
     assert torch.equal(noise[2:], add_noise(torch.zeros(2, 8, 50, 50), seeds[2:], 0.3))
+
+
+def test_flattened_images_keep_their_centre_and_lose_a_share_of_the_rest():
+    images, targets = torch.randn(6, 3, 5, 5), torch.zeros(6, dtype=torch.long)
+    augment = Augment(flatten=0.5)
+    draws = augment.draw(np.random.default_rng(0), 6)
+    found, _ = augment.mix_and_erase(images.clone(), targets, draws, classes=2)
+    assert torch.equal(found[:, :, 2, 2], images[:, :, 2, 2])
+    after, before = ((each - each[:, :, 2:3, 2:3]).flatten(1).norm(dim=1) for each in (found, images))
+    assert torch.allclose(after / before, 1 - 0.5 * draws["flatten"], atol=1e-5)
+    with pytest.raises(ValueError, match="flatten is for classification"):
+        augment.check_task("segmentation", (5, 5))

@@ -67,6 +67,17 @@ def test_attention_is_the_models_and_rollout_follows_it(image):
     torch.testing.assert_close(rollout(torch.stack([each[1, 0].mean(0) for each in maps])), followed)
 
 
+def test_without_a_class_token_it_is_where_the_pooled_patches_look_on_average(image):
+    model = create_model("tcp_vit_cifar_44k", zero_residual=False).eval()
+    found = explain(model, image)
+    maps = torch.stack(model.attention_maps(image))  # (L, 1, H, 16, 16)
+    assert found.attention.shape == (2, 1, 4, 8, 8)
+    assert found.by_slice.shape == (4, 8, 8)
+    few = maps[1, 0, 2].mean(0).view(4, 4)
+    torch.testing.assert_close(found.attention[1, 0, 2], few.repeat_interleave(2, 0).repeat_interleave(2, 1) / 4)
+    torch.testing.assert_close(found.rollout.sum(), torch.tensor(1.0))
+
+
 def test_a_segmenter_says_which_pixels_change(image):
     model = create_model("tcp_vit_pet").eval()
     found = explain(model, torch.nn.functional.interpolate(image, 64))

@@ -10,12 +10,12 @@ import torch
 
 from tcpvit.cli.progress import display_for
 from tcpvit.cli.show import show
-from tcpvit.compare import classification, segmentation
+from tcpvit.compare import classification, hyperspectral, segmentation
 from tcpvit.compare.study import Places, Planned, Study, choose, work
 from tcpvit.errors import did_you_mean
 from tcpvit.tables import Table
 
-STUDIES = {study.name: study for study in (classification.STUDY, segmentation.STUDY)}
+STUDIES = {study.name: study for study in (classification.STUDY, segmentation.STUDY, hyperspectral.STUDY)}
 
 
 def reproduce(
@@ -40,7 +40,8 @@ def reproduce(
     each process takes runs that no other has.
 
     Args:
-        study: classification (CIFAR-10, SVHN, STL-10, full CIFAR-10) or segmentation (Oxford-IIIT Pet).
+        study: classification (CIFAR-10, SVHN, STL-10, full CIFAR-10), segmentation (Oxford-IIIT Pet), or hyperspectral
+            (Indian Pines, which is not in the paper).
         only: a run or a part of the study, wildcards allowed, as "paper-*"; may be repeated. See --plan.
         seeds: how many seeds of each, from 0 on, instead of the plan's own.
         epochs: train so long instead of as planned; such runs are kept apart.
@@ -58,6 +59,7 @@ def reproduce(
         tcpvit reproduce classification --only paper --seeds 1
         tcpvit reproduce classification --only paper-tcp-0 --epochs 1
         tcpvit reproduce segmentation --seeds 1 --epochs 10
+        tcpvit reproduce hyperspectral --only random --seeds 1
         tcpvit reproduce classification --pages-only
     """
     if study not in STUDIES:

@@ -61,6 +61,10 @@ class Augment:
     randaugment: Annotated[Natural, Le(100), Doc("how many operations of RandAugment; needs torchvision")] = 0
     magnitude: Annotated[Natural, Le(30), Doc("of RandAugment, 0 to 30")] = 9
     noise: Annotated[NonNegative, Doc("standard deviation of noise, where that of each channel is 1")] = 0.0
+    flatten: Annotated[
+        Fraction,
+        Doc("the most that is taken away of an image's differences from its centre pixel: for windows of scenes"),
+    ] = 0.0
     erase: Annotated[Fraction, Doc("probability of blanking a rectangle of 2 % to 33 % of the image")] = 0.0
     mixup: Annotated[NonNegative, Le(1000), Doc("α of the Beta distribution of mixup; 0: off")] = 0.0
     cutmix: Annotated[
@@ -72,9 +76,10 @@ class Augment:
         deep = [name for name in ("shift_depth", "flip_depth") if getattr(self, name)]
         if deep and len(size) == 2:
             raise ValueError(f"augment.{deep[0]} is for volumes and clips, and these are images; leave it out")
-        if self.randaugment and len(size) == 3:
-            raise ValueError("augment.randaugment is for images; volumes and clips take shift, flip, zoom and colour")
-        unusable = [name for name in ("randaugment", "erase", "mixup", "cutmix") if getattr(self, name)]
+        flat = [name for name in ("randaugment", "flatten") if getattr(self, name)]
+        if flat and len(size) == 3:
+            raise ValueError(f"augment.{flat[0]} is for images; volumes and clips take shift, flip, zoom and colour")
+        unusable = [name for name in (*flat, "erase", "mixup", "cutmix") if getattr(self, name)]
         if task == "segmentation" and unusable:
             raise ValueError(
                 f"{unusable[0]} is for classification; segmentation takes shift, flip, symmetry, zoom, colour and noise"
@@ -107,6 +112,7 @@ class Augment:
         draws["symmetry"] = torch.from_numpy(random.integers(8, size=number))
         draws["noise"] = torch.from_numpy(random.integers(2**63, size=number))  # a seed for each image
         draws["depth"] = torch.from_numpy(random.random((number, 2), dtype=np.float32))
+        draws["flatten"] = torch.from_numpy(random.random(number, dtype=np.float32))
         return draws
 
     def crops(self, draws: Draws) -> Tensor | None:
@@ -140,7 +146,9 @@ class Augment:
         return jitter_colour(pixels, 1 + self.colour * (2 * draws["colour"] - 1), scale) if self.colour else pixels
 
     def mix_and_erase(self, images: Tensor, targets: Tensor, draws: Draws, classes: int) -> tuple[Tensor, Tensor]:
-        """Noise, erasing, mixup and cutmix of normalised images; mixed labels are (B, classes) probabilities."""
+        """Flatten, add noise, erase, mix normalised images; mixed labels are (B, classes) probabilities."""
+        if self.flatten:
+            images = flatten(images, self.flatten * draws["flatten"])
         if self.noise:
             images = add_noise(images, draws["noise"], self.noise)
         if self.erase:
@@ -198,6 +206,17 @@ def turn(images: Tensor, symmetries: Tensor) -> Tensor:
         some = images[chosen].flip([dim for bit, dim in ((1, -1), (2, -2)) if symmetry & bit])
         turned[chosen] = some.mT if symmetry & 4 else some
     return turned
+
+
+def flatten(images: Tensor, shares: Tensor) -> Tensor:
+    """Take away a share (B,) of each image's differences from its centre pixel, so that less hangs on what is around.
+
+    >>> flatten(torch.tensor([[[[0.0, 2.0, 4.0]]]]), torch.tensor([0.5]))
+    tensor([[[[1., 2., 3.]]]])
+    """
+    row, column = images.shape[2] // 2, images.shape[3] // 2
+    centre = images[:, :, row : row + 1, column : column + 1]
+    return images.lerp(centre, shares.to(images.device, images.dtype)[:, None, None, None])
 
 
 def add_noise(images: Tensor, seeds: Tensor, deviation: float) -> Tensor:

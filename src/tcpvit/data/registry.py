@@ -122,7 +122,10 @@ def _checked_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Options as `load_dataset` and the reader of this set declare them."""
     general = get_type_hints(load_dataset, include_extras=True)
     loader = _loader(name)
-    hints = get_type_hints(getattr(loader, "func", loader), include_extras=True) | general  # which may leave things out
+    own = get_type_hints(getattr(loader, "func", loader), include_extras=True)
+    hints = own | general  # which may leave things out
+    if "val_fraction" in own:  # a scene may go without
+        hints["val_fraction"] = own["val_fraction"]
     return {key: checked(value, hints[key], key) for key, value in options.items()}
 
 

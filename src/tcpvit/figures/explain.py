@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tcpvit.figures.fonts import Letters, letters_for
 from tcpvit.figures.style import BLUE, FAINT, INK, ORANGE, SKY, house_style
+from tcpvit.fonts import Letters, letters_for
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -187,11 +187,20 @@ def _without(model: nn.Module, backbone: VisionTransformer, images: Tensor, k: i
 
 
 def _looks(backbone: VisionTransformer, images: Tensor, grid: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """Where the class token looks, (L, S, H, *grid), and the rollout of the slices, (S, *grid)."""
+    """Where the class token looks, (L, S, H, *grid), and the rollout of the slices, (S, *grid).
+
+    Without a class token it is where the patches look on average; a pooled token stands for all that it is the mean of.
+    """
     found = [maps if maps.ndim == 5 else maps[None] for maps in backbone.attention_maps(images)]
     maps = torch.stack(found)[:, :, 0]  # (L, S, H, T, T)
-    prefix = backbone.num_prefix_tokens
-    return maps[..., 0, prefix:].unflatten(-1, grid), rollout(maps.mean(2))[:, 0, prefix:].unflatten(-1, grid)
+    prefix, pool = backbone.num_prefix_tokens, backbone.config.attention_pool
+
+    def on_grid(rows: Tensor) -> Tensor:
+        looks = rows[..., 0, prefix:] if prefix else rows.mean(-2)
+        planes = looks.unflatten(-1, tuple(side // pool for side in grid))
+        return planes if pool == 1 else planes.repeat_interleave(pool, -1).repeat_interleave(pool, -2) / pool**2
+
+    return on_grid(maps), on_grid(rollout(maps.mean(2)))
 
 
 def rollout(maps: Tensor) -> Tensor:

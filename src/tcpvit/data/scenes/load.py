@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 
 from tcpvit.data.image_set import Splits
-from tcpvit.data.scenes.named import find_scene
+from tcpvit.data.scenes.named import find_scene, list_scenes
 from tcpvit.data.scenes.read import read_scene, with_labels
 from tcpvit.data.scenes.scene import Scene
 from tcpvit.data.scenes.splits import SceneSplit, disjoint_split, hold_out_pixels, random_split, split_from_masks
@@ -19,7 +19,7 @@ from tcpvit.data.scenes.statistics import fit_statistics
 from tcpvit.data.scenes.window_set import WindowSet
 from tcpvit.errors import did_you_mean
 from tcpvit.files import expand_user
-from tcpvit.validation import Count, Flag, Maybe, Seed, Share, Text
+from tcpvit.validation import Count, Flag, Maybe, Rate, Seed, Share, Text
 
 PREFIX = "scene:"
 WINDOW, FRACTION, VALIDATION = 9, 0.1, 0.2
@@ -42,7 +42,7 @@ def load(
     classes: Maybe[Sequence[Text]] = None,
     image_size: Maybe[Count] = None,
     seed: Seed = 0,
-    val_fraction: Maybe[Share] = None,
+    val_fraction: Maybe[Rate] = None,
     share: Share = 0.3,
     cap: Maybe[Count] = 100,
     validation_by: Literal["fields", "pixels"] = "fields",
@@ -59,8 +59,8 @@ def load(
     the names of classes 1, 2, ... `split` is "disjoint" (whole fields: `share` of each class, at most `cap` pixels),
     "random" (a `fraction`, 0.1, or `counts` of each class), "masks" (files, non-zero where a pixel belongs), or a split
     that was saved (.npz). `val_fraction` (0.2) of the training part validates, in fields of its own where the split is
-    disjoint, unless `validation_by` is "pixels". Bands are standardised by the training pixels; with `transductive`, by
-    all.
+    disjoint, unless `validation_by` is "pixels"; with 0 the test part stands in for it. Bands are standardised by the
+    training pixels; with `transductive`, by all.
     """
     scene, made = open_split(
         name,
@@ -105,6 +105,9 @@ def open_scene(
     """The scene of `scene:PATH` or of a known name, with labels from another file if one is given."""
     if name.startswith(PREFIX):
         path = expand_user(name.removeprefix(PREFIX))
+        if not path.exists():
+            known = did_you_mean(path.name, list_scenes())
+            raise FileNotFoundError(f"there is no file {path}, and no scene is known by that name{known}")
         scene = read_scene(path, None if labels is None else expand_user(labels), key=key, labels_key=labels_key)
     else:
         scene = find_scene(name, root)
