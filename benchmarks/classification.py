@@ -1,8 +1,9 @@
 """Time an image of every model of the classification study, in one interleaved run: the frontier's second axis.
 
-    python -m benchmarks.classification [--seconds 60]
+    python -m benchmarks.classification [--seconds 60] [--small]
 
-Writes results/bench/classification.json, from which `python -m experiments classification --pages-only` draws.
+Writes results/bench/classification.json, or with --small the smallest good ViTs to small.json, from which
+`python -m experiments classification --pages-only` draws.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import torch
 from torch.nn import functional as F
 
 from experiments.classification.plan import DEEP, FULL, LARGE, SMALL
+from experiments.classification.small import FINALS
 from tcpvit.cli.show import show
 from tcpvit.compare.study import Planned
 from tcpvit.layers.coupling import coupling_words
@@ -27,7 +29,7 @@ from tcpvit.models import create_model
 from tcpvit.tables import Table, Written
 from tcpvit.timing import interleaved, using_threads
 
-OUT = Path("results/bench/classification.json")
+OUT = {False: Path("results/bench/classification.json"), True: Path("results/bench/small.json")}
 BATCH = 64
 
 
@@ -35,11 +37,13 @@ def main() -> None:
     """Measure, show, and write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=60.0, help="of each of the two measurements")
-    parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--small", action="store_true", help="the smallest good ViTs, beside the dense ones")
+    parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
-    networks = {
-        name: network(changes) for name, changes in (SMALL | LARGE | DEEP).items()
-    }  # some differ in training only
+    dense = {name: SMALL[name] for name in ("std", "std-28", "joint")}
+    chosen = FINALS | dense if asked.small else SMALL | LARGE | DEEP
+    networks = {name: network(changes) for name, changes in chosen.items()}  # some differ in training only
+    out = asked.out or OUT[asked.small]
     models = {each: create_model(each.name, **dict(each.options)) for each in dict.fromkeys(networks.values())}
     images, labels = torch.randn(BATCH, 3, 32, 32), torch.randint(10, (BATCH,))
     with using_threads(1):
@@ -56,10 +60,11 @@ def main() -> None:
         }
         for name, each in networks.items()
     ]
-    asked.out.parent.mkdir(parents=True, exist_ok=True)
+    out.parent.mkdir(parents=True, exist_ok=True)
     about = {"batch": BATCH, "threads": 1, "seconds": asked.seconds, "torch": torch.__version__}
-    about |= {"command": "python -m benchmarks.classification", "machine": platform.machine()}
-    asked.out.write_text(json.dumps({"about": about, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+    command = f"python -m benchmarks.classification{' --small' if asked.small else ''}"
+    about |= {"command": command, "machine": platform.machine()}
+    out.write_text(json.dumps({"about": about, "rows": rows}, indent=1) + "\n", encoding="utf-8")
     table = Table("times", "Milliseconds an image, one thread", ["model", "parameters", "forward", "forward+backward"])
     for row in rows:
         times = [Written(f"{row[key]:.3f}") for key in ("forward_ms", "training_ms")]

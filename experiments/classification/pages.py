@@ -29,6 +29,7 @@ from experiments.classification.tables import (
     seed_deviation,
     settled,
     short_runs,
+    small_table,
     summary_table,
     that_show,
     time_table,
@@ -51,10 +52,14 @@ SHORT = {
     PLUS: "plus",
     WIDE: "wide",
     FINE: "sub-patch",
+    "tcp-44k": "44k",
+    "std-44k": "44k",
+    "tcp-120k": "120k",
 }
 MS = "ms an image, forward"
 STEM = "classification_"  # of the figures
 TIMES = Path("bench/classification.json")  # beside the records: measured in one interleaved run
+SMALL_TIMES = Path("bench/small.json")
 
 
 def write(places: Places) -> list[Path]:
@@ -86,6 +91,8 @@ def blocks(places: Places) -> dict[str, Blocks]:
         "classification.md": {
             "finalists": markdown(final_table(final)),
             "frontier": figure(f"{STEM}frontier", "Accuracy against parameters and time, CIFAR-10.", pages),
+            "small": markdown(small_table(group(records, "small"), _all_times(places, SMALL_TIMES))),
+            "trials": markdown(held_out_table("trials", group(records, "small-screen"))),
             "changes": markdown(shown),
             "paper": markdown(paper_table(records)),
             "curves": figure(
@@ -113,8 +120,13 @@ def blocks(places: Places) -> dict[str, Blocks]:
 
 def _times(places: Places) -> dict[str, float]:
     """Milliseconds an image by model, if they were measured."""
-    path = places.results.parent / TIMES
-    return {row["name"]: row["forward_ms"] for row in read_json(path)["rows"]} if path.is_file() else {}
+    return {name: row["forward_ms"] for name, row in _all_times(places, TIMES).items()}
+
+
+def _all_times(places: Places, file: Path) -> dict[str, dict[str, float]]:
+    """What was measured of each model."""
+    path = places.results.parent / file
+    return {row["name"]: row for row in read_json(path)["rows"]} if path.is_file() else {}
 
 
 def draw(records: list[Record], times: dict[str, float]) -> Figure | None:
@@ -124,7 +136,8 @@ def draw(records: list[Record], times: dict[str, float]) -> Figure | None:
     gap = by_model(group(records, "gap")) | {runs[0]["name"]: runs for runs in own.values()}
     names = {own[model][0]["name"] if model in own else model: said for model, said in SHORT.items()}
     rows: dict[str, dict[str, Point]] = {}
-    for runs, named in ((final, SHORT), (gap, names), (best_ways(short_runs(records)), SHORT)):
+    small = by_model(group(records, "small"))
+    for runs, named in ((final, SHORT), (gap, names), (small, SHORT), (best_ways(short_runs(records)), SHORT)):
         if runs:
             one = next(iter(runs.values()))[0]
             title = f"{one['measured_on'].split()[0]} top-1 (%), {one['epochs']} epochs"

@@ -13,6 +13,7 @@ Its parts, the most important first:
 - `paper`, `tuned`: the paper's protocol (10,000/2,000 images, 150 epochs) and the same with care, each model at
   the rate that `tuned-rate` chose over 30 epochs on 2,000 of the training images;
 - `proxy`: does lr 0.01 without warm-up alone make the difference that the paper sees on SVHN?
+- `small-screen`, `small`: the best network of 44.5K and of 120K parameters (`experiments.classification.small`);
 - `svhn`, `stl10`, `full`: for whoever has the files, or a GPU.
 """
 
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 from itertools import product
 
+from experiments.classification import small
 from experiments.classification.labels import FINALISTS
 from experiments.classification.pages import write
 from tcpvit.compare.classification import MODELS, PARTS, SEEDS, measured, pairs
@@ -215,6 +217,7 @@ def planned() -> list[Planned]:
         *_tuned_rates(),
         *pairs("tuned", TUNED, ("data.name=cifar10", "precision=bfloat16"), TUNED_RATE),
         *_proxy(),
+        *small.planned(),
         *(run for part in ("svhn", "stl10", "full") for run in paper[part]),
     ]
 

@@ -37,6 +37,7 @@ from tcpvit.tables import Ratio, Table, Written, duration
 Effect = tuple[str, float, float]  # what is changed, top-1 before and after
 Runs = dict[str, list[Record]]  # of each model, by seed
 AGAINST = {"against Std-ViT": "std", "against dense 28": "std-28"}  # columns, and whom they compare with
+MILLISECONDS = ("forward_ms", "training_ms")
 FINAL_ORDER = ("std", "std-28", "paper", "paper-norm", *FINALISTS)
 
 
@@ -253,6 +254,20 @@ def final_table(records: list[Record]) -> Table:
         losses = (_loss(runs[name], key) for key in ("train_loss", "test_loss"))
         rate = Written(f"{one['lr']:g}")
         table.add(LABELS[name], one["parameters"], rate, seeds_of(runs[name]), top1, *beside, *losses)
+    return table
+
+
+def small_table(records: list[Record], times: dict[str, dict[str, float]]) -> Table:
+    """The best network of each size beside its dense twin, with the milliseconds that an image takes."""
+    columns = ["model", "parameters", "ms an image, forward", "training step", "seeds", "top-1, last", "against dense"]
+    table = Table("small", title(records), [*columns, "train loss", "test loss"])
+    runs = by_model(records)
+    for name, found in runs.items():
+        measured = [Written(f"{times[name][key]:.2f}") if name in times else None for key in MILLISECONDS]
+        losses = (_loss(found, key) for key in ("train_loss", "test_loss"))
+        top1 = percent([run["top1_last"] for run in found])
+        beside = lead(runs, name, "std-44k", sure=True)
+        table.add(LABELS[name], found[0]["parameters"], *measured, seeds_of(found), top1, beside, *losses)
     return table
 
 

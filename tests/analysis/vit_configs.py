@@ -9,7 +9,22 @@ from tcpvit.models import ViTConfig
 _std = partial(ViTConfig, "std", img_size=16, patch_size=4, depth=2)
 _tcp = partial(ViTConfig, "tcp", img_size=16, patch_size=4, depth=2)
 
+_near = {"global_pool": "avg", "class_token": False, "positions": False, "patch_embed": "conv", "local": 3}
+
 CONFIGS = {
+    "std near": _std(embed_dim=24, attention_pool=2, zero_residual=True, **_near),
+    "std near, gated, patch 2": _std(embed_dim=24, gated=True, **{**_near, "patch_size": 2, "positions": True}),
+    "tcp near": _tcp(embed_dim=48, tube=4, num_heads=2, attention_pool=2, attention="joint", **_near),
+    "tcp near, gated": _tcp(embed_dim=24, tube=4, num_heads=2, stem_width=8, gated=True, **_near),
+    "tcp near, shared, patch 8": _tcp(
+        **{**_near, "patch_size": 8, "local": 5},
+        embed_dim=32,
+        tube=4,
+        num_heads=2,
+        coupling="shared+mix+norm+shuffle",
+        activation_domain="spatial",
+    ),
+    "tcp near, gated, spatial": _tcp(embed_dim=24, gated=True, activation_domain="spatial", num_heads=2, **_near),
     "std": _std(),
     "std wide": _std(embed_dim=96, mlp_ratio=2.5, num_heads=6, qkv_bias=False),
     "std no head": _std(num_classes=0, global_pool="avg"),

@@ -17,6 +17,8 @@ from tcpvit.compare.study import Places
 from tcpvit.models.zoo import CARD, ZOO, list_pretrained
 
 ZOO_RECORDS = {
+    "tcp_vit_cifar_44k": ("classification/small-tcp-44k-0.json", "last"),
+    "tcp_vit_cifar_120k": ("classification/small-tcp-120k-0.json", "last"),
     "tcp_vit_cifar_plus": ("classification/final-joint-sqrt-lr-0.json", "last"),
     "tcp_vit_cifar_wide": ("classification/final-large-81x3-0.json", "last"),
     "tcp_vit_pet": ("segmentation/whole-tcp-0.json", "best"),

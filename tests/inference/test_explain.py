@@ -12,7 +12,7 @@ from PIL import Image
 from tcpvit.cli.app import main
 from tcpvit.inference import explain, load_model
 from tcpvit.inference.explain import entering, rollout
-from tcpvit.models import create_model
+from tcpvit.models import create_model, save_pretrained
 
 
 @pytest.fixture
@@ -67,6 +67,17 @@ def test_attention_is_the_models_and_rollout_follows_it(image):
     torch.testing.assert_close(rollout(torch.stack([each[1, 0].mean(0) for each in maps])), followed)
 
 
+def test_without_a_class_token_it_is_where_the_pooled_patches_look_on_average(image):
+    model = create_model("tcp_vit_cifar_44k", zero_residual=False).eval()
+    found = explain(model, image)
+    maps = torch.stack(model.attention_maps(image))  # (L, 1, H, 16, 16)
+    assert found.attention.shape == (2, 1, 4, 8, 8)
+    assert found.by_slice.shape == (4, 8, 8)
+    few = maps[1, 0, 2].mean(0).view(4, 4)
+    torch.testing.assert_close(found.attention[1, 0, 2], few.repeat_interleave(2, 0).repeat_interleave(2, 1) / 4)
+    torch.testing.assert_close(found.rollout.sum(), torch.tensor(1.0))
+
+
 def test_a_segmenter_says_which_pixels_change(image):
     model = create_model("tcp_vit_pet").eval()
     found = explain(model, torch.nn.functional.interpolate(image, 64))
@@ -119,3 +130,24 @@ def test_files_become_figures_and_numbers(tmp_path, monkeypatch, capsys):
     assert main(["explain", "tcp_vit_cifar_plus", "in/bad.png"]) == 1
     assert main(["explain", "tcp_vit_cifar_plus", "in", "--on-bad", "stop"]) == 1
     assert main(["explain", "std_vit_cifar", "in/猫 $x$.png"]) == 1
+
+
+@pytest.mark.parametrize("name", ["tcp_vit_volume_small", "tcp_vit_volume_segmenter"])
+def test_volumes_are_explained_by_depth(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    model = create_model(name)
+    channels, shape = model.config.in_chans, model.config.image_shape
+    save_pretrained(model, tmp_path / "model")
+    segments = "segmenter" in name
+    classes = [f"class {k}" for k in range(model.config.num_classes)]
+    about = {"source": "made", "task": "segmentation" if segments else "classification", "classes": classes}
+    about |= {"image_shape": [channels, *shape], "mean": [0.5] * channels, "std": [0.2] * channels}
+    (tmp_path / "model" / "preprocessing.json").write_text(json.dumps(about))
+    np.save(tmp_path / "scan.npy", np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8))
+    assert main(["explain", "model", "scan.npy", "--out", "out", "--json"]) == 0, capsys.readouterr().err
+    (numbers,) = json.loads(capsys.readouterr().out)
+    depth = model.get_submodule("backbone").config if segments else model.config
+    assert len(numbers["by_depth"]) == depth.grid_of(*shape)[0]
+    assert sum(numbers["by_depth"]) == pytest.approx(sum(numbers["by_slice"]), abs=1e-3)
+    assert (tmp_path / "out" / "scan.npy.png").is_file()

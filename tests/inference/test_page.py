@@ -210,6 +210,7 @@ def test_models_that_it_cannot_show_are_refused():
         "tcp_vit_pet": "no TCP-ViT that classifies",
         "tcp_scene": "three channels",
         "tcp_deit_tiny": "distillation token",
+        "tcp_vit_cifar_44k": "tube that is not the three channels",
     }.items():
         with pytest.raises(ValueError, match=why):
             build_page(

@@ -12,6 +12,16 @@ COUPLINGS = ["none", "mix:rotation", "shuffle", "low_rank:2", "partial:0.25", "m
 COUPLINGS += ["two_factor", "mix+norm", "shared", "shared+mix:rotation+shuffle"]
 
 
+NEAR = {"patch_embed": "conv", "class_token": False, "positions": False, "global_pool": "avg", "local": 3}
+NEAR |= {"tube": 4, "embed_dim": 24, "num_heads": 2, "attention_pool": 2, "mlp_ratio": 1.5}
+
+
+def test_filters_by_slices_before_a_spatial_gelu_have_no_twin():
+    model = tcpvit.create_model("tcp_vit_cifar", **NEAR, activation_domain="spatial")
+    with pytest.raises(ValueError, match="have no dense twin"):
+        dense_twin(model)
+
+
 @pytest.mark.parametrize("attention", ["slice", "joint"])
 @pytest.mark.parametrize("domain", ["transform", "spatial"])
 @pytest.mark.parametrize("coupling", COUPLINGS)
@@ -30,6 +40,9 @@ def test_equal_outputs(attention, domain, coupling):
         {"tube": 6, "num_heads": 2, "global_pool": "avg", "transform": "learned"},
         {"in_chans": 5, "num_classes": 0},
         {"patch_embed": "t_linear", "embed_dim": 45, "num_heads": 3, "mlp_ratio": 2.8},
+        {**NEAR, "coupling": "norm+shuffle"},
+        {**NEAR, "gated": True, "coupling": "shared+mix", "activation_domain": "spatial"},
+        {**NEAR, "gated": True, "attention": "joint", "patch_size": 2, "positions": True},
     ],
 )
 def test_equal_outputs_for_other_options(options):

@@ -59,7 +59,7 @@ def test_the_standard_families_have_deits_counts(size, millions):
     assert count(tcp.blocks) / count(std.blocks) == pytest.approx(1 / 3, abs=0.01)
 
 
-@pytest.mark.parametrize(("name", "total"), [("plus", 43_930), ("wide", 116_893)])
+@pytest.mark.parametrize(("name", "total"), [("plus", 43_930), ("wide", 116_893), ("44k", 43_258), ("120k", 118_202)])
 def test_the_presets_of_the_study_keep_within_their_budgets(name, total):
     assert sum(p.numel() for p in tcpvit.create_model(f"tcp_vit_cifar_{name}").parameters()) == total
 
@@ -76,6 +76,47 @@ def test_every_preset_runs_forward_and_backward(name):
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
 
 
+NEAR = {"patch_embed": "conv", "class_token": False, "positions": False, "global_pool": "avg", "local": 3}
+NEAR |= {"num_heads": 2, "mlp_ratio": 2.0}
+
+
+def test_blocks_may_start_as_the_identity():
+    for name in ("std_vit_cifar_44k", "tcp_vit_cifar_44k"):
+        model = tcpvit.create_model(name)
+        images = torch.randn(2, 3, 32, 32)
+        _, tokens = model.forward_intermediates(images, output_fmt="NLC")
+        assert torch.equal(tokens[0], tokens[-1])
+
+
+def test_the_mean_of_all_tokens_is_taken_before_the_transform_or_behind_it():
+    model = tcpvit.create_model("tcp_vit_cifar_44k", zero_residual=False).double()
+    images = torch.randn(2, 3, 32, 32, dtype=F64)
+    torch.testing.assert_close(model(images), model.forward_head(model.forward_features(images)))
+
+
+def test_maps_of_pooled_attention_are_those_of_pooled_tokens():
+    maps = tcpvit.create_model("tcp_vit_cifar_44k").attention_maps(torch.randn(2, 3, 32, 32))
+    assert [tuple(m.shape) for m in maps] == [(2, 4, 16, 16)] * 2
+    torch.testing.assert_close(maps[0].sum(-1), torch.ones(2, 4, 16))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"class_token": False}, "global_pool='avg'"),
+        ({"local": 3}, "set class_token=False"),
+        ({**NEAR, "local": 2}, "take 0 or an odd side"),
+        ({**NEAR, "attention_pool": 3}, "does not divide the grid of 8×8 tokens"),
+        ({**NEAR, "stem_width": 7}, "no multiple of the tube 3"),
+        ({"stem_width": 6}, "stem_width is an option of patch_embed='conv'"),
+        ({**NEAR, "patch_size": 1}, "patch_size is 2, 4, 8"),
+    ],
+)
+def test_options_of_the_grid_that_do_not_fit(options, message):
+    with pytest.raises(ValueError, match=message):
+        tcpvit.create_model("tcp_vit_cifar", **options)
+
+
 @pytest.mark.parametrize("attention", ["slice", "joint"])
 @pytest.mark.parametrize("domain", ["transform", "spatial"])
 @pytest.mark.parametrize(
@@ -88,6 +129,9 @@ def test_every_preset_runs_forward_and_backward(name):
         {"in_chans": 5, "img_size": (8, 12), "transform": "cosine_kka", "global_pool": "avg"},
         {"patch_embed": "sub_patch", "tube": 4, "img_size": (8, 12), "num_heads": 2},
         {"patch_embed": "sub_patch", "tube": 4, "embed_dim": 24, "num_heads": 3, "coupling": "shared+mix:rotation"},
+        {**NEAR, "tube": 4, "embed_dim": 24, "attention_pool": 2, "coupling": "norm+shuffle"},
+        {**NEAR, "tube": 4, "embed_dim": 24, "gated": True, "coupling": "shared+mix", "positions": True},
+        {**NEAR, "patch_size": 2, "img_size": (8, 12), "embed_dim": 12, "gated": True, "local": 0},
     ],
 )
 def test_features_equal_the_reference(attention, domain, options):

@@ -19,6 +19,7 @@ def test_the_shipped_recipes():
         "demo",
         *papers,
         "scene",
+        "small-classification",
         "tuned-classification",
         "volumes",
     ]

@@ -7,11 +7,13 @@ class token (and a DeiT a distillation token beside it), which the paper's formu
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
 
 from tcpvit.analysis.count import Count, Work
 from tcpvit.analysis.decoder import decoder_parameters, decoder_work
 from tcpvit.layers.coupling import Coupling, two_factor_width
+from tcpvit.layers.local import conv_widths
 from tcpvit.models.config import ViTConfig
 from tcpvit.models.segmenter import SegmenterConfig
 
@@ -69,13 +71,18 @@ class _Map:
 
 def _maps(config: ViTConfig) -> dict[str, _Map]:
     """The four linear maps of a block."""
-    C, d, hidden = config.tube_length, config.d, int(config.mlp_ratio * config.d)
+    C, d, hidden = config.tube_length, config.d, _hidden(config)
     coupling = config.slice_coupling
-    sizes = {"qkv": (d, 3 * d), "proj": (d, d), "fc1": (d, hidden), "fc2": (hidden, d)}
+    sizes = {"qkv": (d, 3 * d), "proj": (d, d), "fc1": (d, hidden * (1 + config.gated)), "fc2": (hidden, d)}
     return {
         name: _Map(C, d_in, d_out, config.qkv_bias if name == "qkv" else True, coupling)
         for name, (d_in, d_out) in sizes.items()
     }
+
+
+def _hidden(config: ViTConfig) -> int:
+    """Features of a slice within the FFN."""
+    return int(config.mlp_ratio * config.d)
 
 
 def predict_parameters(config: ViTConfig | SegmenterConfig) -> Count:
@@ -92,15 +99,16 @@ def predict_parameters(config: ViTConfig | SegmenterConfig) -> Count:
     own = config.d if config.slice_coupling.shared else width  # of a norm or a position
     blocks = {name: m.parameters for name, m in maps.items()}
     blocks["norms"] = 4 * own
+    blocks["local"] = (config.local**2 + 1) * _hidden(config) * own // config.d if config.local else 0
     blocks["coupling"] = sum(m.coupling_weights + m.mix_weights for m in maps.values())
     return Count.of(
         {
             "bands": config.coefficients * config.in_chans if config.band_basis == "learned" else 0,
             "stem": config.coefficients**2 + 10 * config.stem if config.stem else 0,
             "patch_embed": _embedding_parameters(config),
-            "cls_token": width,
+            "cls_token": width if config.class_token else 0,
             "dist_token": width if config.distilled else 0,
-            "pos_embed": (config.num_prefix_tokens + patches) * own,
+            "pos_embed": (config.num_prefix_tokens + patches) * own if config.positions else 0,
             **{name: config.depth * n for name, n in blocks.items()},
             "final_norm": 2 * own,
             "transform": config.tube_length**2 if config.transform == "learned" else 0,
@@ -113,6 +121,8 @@ def predict_parameters(config: ViTConfig | SegmenterConfig) -> Count:
 def _embedding_parameters(config: ViTConfig) -> int:
     pixels, width, C = config.pixels, config.width, config.tube_length
     own = 1 if config.slice_coupling.shared else C
+    if config.embedding == "conv":
+        return sum(9 * read * written + written for read, written in _convolutions(config))
     return {
         "none": 0,
         "shared": pixels * config.d,
@@ -120,6 +130,12 @@ def _embedding_parameters(config: ViTConfig) -> int:
         "linear": (pixels * config.channels + 1) * width,
         "sub_patch": own * (pixels * config.channels // C + 1) * config.d,
     }[config.embedding]
+
+
+def _convolutions(config: ViTConfig) -> list[tuple[int, int]]:
+    """What a filter of each convolution of patch_embed="conv" reads, and how many filters there are."""
+    widths = conv_widths(config.patch_shape[0], config.between, config.width)
+    return [(config.channels, widths[0]), *((a // config.tube_length, b) for a, b in pairwise(widths))]
 
 
 def predict_flops(
@@ -136,19 +152,22 @@ def predict_flops(
     if isinstance(config, SegmenterConfig):
         backbone = _vit_work(config.backbone, size, every_token=True)
         return {**backbone, **decoder_work(config, size)}
-    return _vit_work(config, size, every_token=config.global_pool != "token")
+    return _vit_work(config, size)
 
 
-def _vit_work(config: ViTConfig, image_size: tuple[int, ...], every_token: bool) -> dict[str, Work]:
-    """`every_token` says that all tokens are read behind the last block, not just those that come first."""
+def _vit_work(config: ViTConfig, image_size: tuple[int, ...], every_token: bool = False) -> dict[str, Work]:
+    """`every_token` says that all tokens are read behind the last block; a head reads the first ones, or the mean."""
     grid = config.grid_of(*image_size)
     patches = prod(grid)
     tokens, C, D, L = config.num_prefix_tokens + patches, config.tube_length, config.width, config.depth
-    read = tokens if every_token else config.num_prefix_tokens
+    left = tokens if every_token else config.num_prefix_tokens  # these leave the hat domain
+    read = tokens if every_token or config.global_pool == "avg" else left
+    left = left if every_token or config.global_pool == "token" else 1
+    meeting = config.num_prefix_tokens + patches // config.attention_pool**2  # tokens that attend to each other
     maps = config.num_heads * (1 if config.attention == "joint" else C)  # softmax maps of a block
-    linear = {name: m.work(tokens) * L for name, m in _maps(config).items()}
-    hidden = tokens * C * int(config.mlp_ratio * config.d)
-    spatial, transformed = config.activation_domain == "spatial", _transformed(config)
+    linear = {name: m.work(meeting if name in ("qkv", "proj") else tokens) * L for name, m in _maps(config).items()}
+    hidden = tokens * C * _hidden(config)
+    transformed = _transformed(config)
     pixels, pairs = prod(image_size), _pairs(config, grid)
     return {
         "bands": Work(transform=2 * pixels * config.in_chans * config.kept if config.kept else 0),
@@ -159,20 +178,28 @@ def _vit_work(config: ViTConfig, image_size: tuple[int, ...], every_token: bool)
         "attention": Work(products=4 * pairs * D, softmax=SOFTMAX * maps * pairs),
         "proj": linear["proj"],
         "fc1": linear["fc1"],
-        "activation": Work(activation=GELU * hidden, transform=2 * 2 * transformed * hidden if spatial else 0) * L,
+        "local": Work(products=2 * config.local**2 * hidden) * L,
+        "activation": _activation_work(config, hidden) * L,
         "fc2": linear["fc2"],
         "final_norm": Work(norm=NORM * read * D),
-        "transform": Work(transform=2 * transformed * read * D if config.kind == "tcp" else 0),  # on the way out
+        "transform": Work(transform=2 * transformed * left * D if config.kind == "tcp" else 0),  # on the way out
         "head": Work(products=2 * D * config.num_classes),
         "head_dist": Work(products=2 * D * config.num_classes if config.distilled else 0),
     }
+
+
+def _activation_work(config: ViTConfig, hidden: int) -> Work:
+    """GELU, a product more if the FFN is gated, and if it acts in the spatial domain the way there and back."""
+    spatial = config.activation_domain == "spatial"
+    transform = 2 * (2 + config.gated) * _transformed(config) * hidden if spatial else 0
+    return Work(activation=(GELU + config.gated) * hidden, transform=transform)
 
 
 def _pairs(config: ViTConfig, grid: tuple[int, ...]) -> int:
     """Pairs of tokens that look at each other, in all blocks: in a factorised model those of a frame, or of a place."""
     first, L = config.num_prefix_tokens, config.depth
     if not config.factorised:
-        return L * (first + prod(grid)) ** 2
+        return L * (first + prod(grid) // config.attention_pool**2) ** 2
     frames, places = grid[0], prod(grid[1:])
     return -(-L // 2) * frames * (first + places) ** 2 + L // 2 * places * (first + frames) ** 2
 
@@ -187,6 +214,8 @@ def _stem_work(config: ViTConfig, pixels: int) -> Work:
 
 def _embedding_work(config: ViTConfig, patches: int) -> Work:
     """Φ acts on the pixels, or with a dense embedding on its result: 2·C for each number."""
+    if config.embedding == "conv":
+        return _convolution_work(config, patches)
     pixels, C = config.pixels, config.tube_length
     in_patch = pixels * config.channels
     entered = {"linear": config.width, "none": pixels * C, "shared": pixels * C}.get(config.embedding, in_patch)
@@ -200,6 +229,17 @@ def _embedding_work(config: ViTConfig, patches: int) -> Work:
         "sub_patch": in_patch * config.d,
     }[config.embedding]
     return Work(products=2 * patches * per_patch, transform=2 * _transformed(config) * entered + formed)
+
+
+def _convolution_work(config: ViTConfig, patches: int) -> Work:
+    """Each convolution has four times the places of the one behind it, and all but the last are followed by GELU."""
+    work, convolutions = Work(), _convolutions(config)
+    for i, (read, written) in enumerate(convolutions):
+        behind = len(convolutions) - 1 - i
+        places = patches * 4**behind
+        gelu = GELU * places * written if behind else 0
+        work += Work(products=2 * 9 * read * written * places, activation=gelu)
+    return work
 
 
 def _transformed(config: ViTConfig) -> int:

@@ -7,6 +7,7 @@ from tcpvit.layers.conv import CoupledTConv2d, CoupledTConv3d, MapCoupling, TCon
 from tcpvit.layers.coupling import CoupledTLinear, Coupling, shuffle_slices, t_linear
 from tcpvit.layers.embed import PatchEmbed, TokenEmbedding, TPatchEmbed, patchify, patchify_slices
 from tcpvit.layers.linear import TLinear, TubalLinear, slice_linear
+from tcpvit.layers.local import ConvEmbed, TokenConv
 from tcpvit.layers.norm import TLayerNorm
 from tcpvit.layers.transform import HatTransform, mix_slices
 
@@ -15,6 +16,7 @@ __all__ = [
     "BandDCT",
     "BandStem",
     "Block",
+    "ConvEmbed",
     "CoupledTConv2d",
     "CoupledTConv3d",
     "CoupledTLinear",
@@ -32,6 +34,7 @@ __all__ = [
     "TLinear",
     "TMlp",
     "TPatchEmbed",
+    "TokenConv",
     "TokenEmbedding",
     "TubalConv2d",
     "TubalLinear",

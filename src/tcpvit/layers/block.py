@@ -15,6 +15,7 @@ from tcpvit.errors import did_you_mean
 from tcpvit.layers.attention import Attention, TAttention
 from tcpvit.layers.coupling import Coupling, shuffle_slices, t_linear
 from tcpvit.layers.linear import TransformOf
+from tcpvit.layers.local import Grid, TokenConv, pool_tokens, spread_tokens
 from tcpvit.layers.norm import EPS, TLayerNorm
 from tcpvit.layers.transform import HatTransform, attach_transform
 
@@ -25,20 +26,29 @@ ACTIVATION_DOMAINS: tuple[str, ...] = get_args(ActivationDomain)
 class Mlp(nn.Module):
     """FFN(X) = GELU(X W₁) W₂: (..., D) -> (..., D).
 
+    With `local` a depthwise filter of that size stands before GELU, on tokens (B, N, D) of a grid. `gated` multiplies
+    what GELU gives by as many features more of fc1.
+
     >>> import torch
     >>> Mlp(48, 192)(torch.randn(2, 65, 48)).shape
     torch.Size([2, 65, 48])
+    >>> Mlp(48, 96, local=3, gated=True)(torch.randn(2, 64, 48), (8, 8)).shape
+    torch.Size([2, 64, 48])
     """
 
-    def __init__(self, dim: int, hidden: int, *, drop: float = 0.0):
+    def __init__(self, dim: int, hidden: int, *, drop: float = 0.0, local: int = 0, gated: bool = False):
         super().__init__()
-        self.fc1 = nn.Linear(dim, hidden)
+        self.gated = gated
+        self.fc1 = nn.Linear(dim, hidden * (1 + gated))
+        self.local = TokenConv(hidden, local) if local else None
         self.fc2 = nn.Linear(hidden, dim)
         self.drop = nn.Dropout(drop)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, grid: Grid | None = None) -> Tensor:
         """(..., D) -> (..., D)."""
-        return self.drop(self.fc2(self.drop(F.gelu(self.fc1(x)))))
+        h, *factor = self.fc1(x).chunk(1 + self.gated, -1)
+        h = F.gelu(h if self.local is None else self.local(h.unsqueeze(0), known(grid)).squeeze(0))
+        return self.drop(self.fc2(self.drop(h * factor[0] if factor else h)))
 
 
 class TMlp(nn.Module):
@@ -46,7 +56,7 @@ class TMlp(nn.Module):
 
     GELU acts on the hat slices (`activation_domain="transform"`, the paper's experiments) or on the spatial tensor
     (`"spatial"`, the paper's definition, which lets the slices meet at no parameter cost). `activation` may be another
-    function of single numbers.
+    function of single numbers. `local` and `gated` as in `Mlp`; filters act on the hat slices.
 
     >>> import torch
     >>> TMlp(16, 64, tube=3, activation_domain="spatial")(torch.randn(3, 2, 65, 16)).shape
@@ -65,6 +75,8 @@ class TMlp(nn.Module):
         activation_domain: str = "transform",
         coupling: Coupling | None = None,
         drop: float = 0.0,
+        local: int = 0,
+        gated: bool = False,
     ):
         super().__init__()
         if activation_domain not in ACTIVATION_DOMAINS:
@@ -75,23 +87,33 @@ class TMlp(nn.Module):
         coupling = coupling or Coupling()
         attach_transform(self, transform, tube)
         self.spatial = activation_domain == "spatial"
-        self.shuffle = coupling.shuffle
-        self.fc1 = t_linear(d, hidden, tube, self.transform, coupling=coupling)
+        self.shuffle, self.gated, self.hidden = coupling.shuffle, gated, hidden
+        self.fc1 = t_linear(d, hidden * (1 + gated), tube, self.transform, coupling=coupling)
+        self.local = TokenConv(hidden, local, tube, shared=coupling.shared) if local else None
         self.fc2 = t_linear(hidden, d, tube, self.transform, coupling=coupling)
         self.activation: Callable[[Tensor], Tensor] = F.gelu
         self.drop = nn.Dropout(drop)
 
-    def forward(self, x_hat: Tensor) -> Tensor:
+    def forward(self, x_hat: Tensor, grid: Grid | None = None) -> Tensor:
         """(C, ..., d) -> (C, ..., d)."""
-        h_hat = self._activate(self.fc1(x_hat))
+        h_hat, *factor = self.fc1(x_hat).chunk(1 + self.gated, -1)
+        h_hat = self._activate(h_hat if self.local is None else self.local(h_hat, known(grid)), *factor)
         if self.shuffle:
             h_hat = shuffle_slices(h_hat)
         return self.drop(self.fc2(self.drop(h_hat)))
 
-    def _activate(self, h_hat: Tensor) -> Tensor:
-        if not self.spatial:
-            return self.activation(h_hat)
-        return self.transform.to_hat(self.activation(self.transform.from_hat(h_hat)))
+    def _activate(self, *parts: Tensor) -> Tensor:
+        """GELU of the first part, times the second if there is one."""
+        h, *factor = map(self.transform.from_hat, parts) if self.spatial else parts
+        h = self.activation(h) * factor[0] if factor else self.activation(h)
+        return self.transform.to_hat(h) if self.spatial else h
+
+
+def known(grid: Grid | None) -> Grid:
+    """The grid, without which there are no neighbours."""
+    if grid is None:
+        raise ValueError("local filters and pooled attention need the grid of the tokens: call block(x, grid)")
+    return grid
 
 
 class DropPath(nn.Module):
@@ -121,7 +143,7 @@ class DropPath(nn.Module):
         return f"rate={self.rate}"
 
 
-def placed(grid: tuple[int, ...] | None) -> dict[str, tuple[int, ...]]:
+def placed(grid: Grid | None) -> dict[str, Grid]:
     """What an attention is told beside its tokens: their grid where there is one."""
     return {} if grid is None else {"grid": grid}
 
@@ -145,18 +167,22 @@ class Block(nn.Module):
         drop: float = 0.0,
         attn_drop: float = 0.0,
         drop_path: float = 0.0,
+        local: int = 0,
+        gated: bool = False,
+        attention_pool: int = 1,
     ):
         super().__init__()
+        self.pool = attention_pool
         self.norm1 = nn.LayerNorm(dim, eps=EPS)
         self.attn = attn_layer(dim, num_heads, qkv_bias=qkv_bias, attn_drop=attn_drop, proj_drop=drop)
         self.norm2 = nn.LayerNorm(dim, eps=EPS)
-        self.mlp = Mlp(dim, int(mlp_ratio * dim), drop=drop)
+        self.mlp = Mlp(dim, int(mlp_ratio * dim), drop=drop, local=local, gated=gated)
         self.drop_path = DropPath(drop_path, batch_dim=0)
 
-    def forward(self, x: Tensor, grid: tuple[int, ...] | None = None) -> Tensor:
-        """(B, N, D) -> (B, N, D); `grid` is where the tokens lie, for an attention that asks for it."""
-        x = x + self.drop_path(self.attn(self.norm1(x), **placed(grid)))  # Eq. std_block_attn
-        return x + self.drop_path(self.mlp(self.norm2(x)))  # Eq. std_block_ffn
+    def forward(self, x: Tensor, grid: Grid | None = None) -> Tensor:
+        """(B, N, D) -> (B, N, D); `grid` is where the tokens lie, for an attention or filters that ask for it."""
+        x = x + self.drop_path(attend_pooled(self, x, grid))  # Eq. std_block_attn
+        return x + self.drop_path(self.mlp(self.norm2(x), grid))  # Eq. std_block_ffn
 
 
 class TBlock(nn.Module):
@@ -185,8 +211,12 @@ class TBlock(nn.Module):
         drop: float = 0.0,
         attn_drop: float = 0.0,
         drop_path: float = 0.0,
+        local: int = 0,
+        gated: bool = False,
+        attention_pool: int = 1,
     ):
         super().__init__()
+        self.pool = attention_pool
         attach_transform(self, transform, tube)
         coupling = coupling or Coupling()
         self.norm1 = TLayerNorm(d, tube, joint=coupling.norm, shared=coupling.shared)
@@ -210,10 +240,21 @@ class TBlock(nn.Module):
             activation_domain=activation_domain,
             coupling=coupling,
             drop=drop,
+            local=local,
+            gated=gated,
         )
         self.drop_path = DropPath(drop_path, batch_dim=1)
 
-    def forward(self, x_hat: Tensor, grid: tuple[int, ...] | None = None) -> Tensor:
+    def forward(self, x_hat: Tensor, grid: Grid | None = None) -> Tensor:
         """(C, B, N, d) -> (C, B, N, d); `grid` as in `Block`."""
-        x_hat = x_hat + self.drop_path(self.attn(self.norm1(x_hat), **placed(grid)))  # Eq. block_attn
-        return x_hat + self.drop_path(self.mlp(self.norm2(x_hat)))  # Eq. block_ffn
+        x_hat = x_hat + self.drop_path(attend_pooled(self, x_hat, grid))  # Eq. block_attn
+        return x_hat + self.drop_path(self.mlp(self.norm2(x_hat), grid))  # Eq. block_ffn
+
+
+def attend_pooled(block: Any, x: Tensor, grid: Grid | None) -> Tensor:
+    """The attention of a block, between the means of `pool` × `pool` tokens, each of which gets what its mean got."""
+    if block.pool == 1:
+        attended: Tensor = block.attn(block.norm1(x), **placed(grid))
+        return attended
+    pooled = block.attn(pool_tokens(block.norm1(x), known(grid), block.pool))
+    return spread_tokens(pooled, known(grid), block.pool)

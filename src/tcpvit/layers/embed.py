@@ -18,8 +18,8 @@ from tcpvit.errors import did_you_mean
 from tcpvit.layers.linear import TLinear, init_weight_
 from tcpvit.layers.transform import HatTransform, attach_transform
 
-PatchEmbedding = Literal["none", "shared", "t_linear", "linear", "sub_patch"]
-PATCH_EMBEDS: tuple[str, ...] = get_args(PatchEmbedding)
+PatchEmbedding = Literal["none", "shared", "t_linear", "linear", "sub_patch", "conv"]  # conv: `local.ConvEmbed`
+PATCH_EMBEDS: tuple[str, ...] = tuple(kind for kind in get_args(PatchEmbedding) if kind != "conv")
 # What the tube runs along: the channels, the depth (or time) of a patch of a volume, or two axes, the second fastest.
 TubeAxes = Literal["channels", "depth", "depth+channels", "depth+height"]
 AXES = ("depth", "height", "width")  # of a volume; an image has the last two, a clip has frames for a depth
@@ -260,8 +260,8 @@ class TokenEmbedding(nn.Module):
     """Class token and positions (Eqs. std_embed, embed): (*lead, N, d) -> (*lead, 1 + N, d), 2 + N if `distilled`.
 
     `lead` is (1,) for the standard ViT and (C, 1) for tensor tokens, which are embedded in the hat domain.
-    A distilled model (DeiT) has a second token. Positions of another grid are resampled from the learned one; if
-    `shared`, they are the same in all slices.
+    A distilled model (DeiT) has a second token; without `class_token` there is none, without `positions` no position.
+    Positions of another grid are resampled from the learned one; if `shared`, they are the same in all slices.
 
     >>> embed = TokenEmbedding((3, 1), grid=(8, 8), d=16)
     >>> embed(torch.zeros(3, 2, 64, 16), (8, 8)).shape, embed(torch.zeros(3, 2, 24, 16), (4, 6)).shape
@@ -277,13 +277,16 @@ class TokenEmbedding(nn.Module):
         distilled: bool = False,
         *,
         shared: bool = False,
+        class_token: bool = True,
+        positions: bool = True,
     ):
         super().__init__()
-        self.grid, self.num_prefix_tokens = grid, 2 if distilled else 1
-        self.cls_token = nn.Parameter(torch.empty(*lead, 1, d))
+        self.grid, self.num_prefix_tokens = grid, class_token + distilled
+        self.cls_token = nn.Parameter(torch.empty(*lead, 1, d)) if class_token else None
         self.dist_token = nn.Parameter(torch.empty(*lead, 1, d)) if distilled else None
         own = (1,) * len(lead) if shared else lead
-        self.pos_embed = nn.Parameter(torch.empty(*own, self.num_prefix_tokens + math.prod(grid), d))
+        places = (*own, self.num_prefix_tokens + math.prod(grid), d)
+        self.pos_embed = nn.Parameter(torch.empty(places)) if positions else None
         self.drop = nn.Dropout(drop)
         self.reset_parameters()
 
@@ -294,13 +297,14 @@ class TokenEmbedding(nn.Module):
 
     def forward(self, tokens: Tensor, grid: tuple[int, ...]) -> Tensor:
         """(*lead, N, d) -> (*lead, 1 + N, d), for tokens that lie on `grid`."""
-        own = (self.cls_token,) if self.dist_token is None else (self.cls_token, self.dist_token)
+        own = [token for token in (self.cls_token, self.dist_token) if token is not None]
         prefix = [token.expand(*tokens.shape[:-2], 1, -1) for token in own]
-        x = torch.cat([*prefix, tokens], dim=-2) + self.positions(grid)
-        return self.drop(x)
+        x = torch.cat([*prefix, tokens], dim=-2) if prefix else tokens
+        return self.drop(x if self.pos_embed is None else x + self.positions(grid))
 
     def positions(self, grid: tuple[int, ...]) -> Tensor:
         """The positions for `grid`, (*lead, 1 + N, d): the learned ones, resampled bicubically if it is another."""
+        assert self.pos_embed is not None
         if grid == self.grid:
             return self.pos_embed
         prefix, positions = self.pos_embed.tensor_split([self.num_prefix_tokens], dim=-2)

@@ -21,7 +21,9 @@ from tcpvit.layers.conv import CoupledTConv2d, TConv2d, convolve
 from tcpvit.layers.coupling import CoupledTLinear, Coupling, TwoFactorTLinear
 from tcpvit.layers.embed import TPatchEmbed, patch_grid, patchify
 from tcpvit.layers.linear import TLinear
+from tcpvit.layers.local import ConvEmbed, Grid
 from tcpvit.layers.norm import TLayerNorm
+from tcpvit.layers.reference_local import filtered, overlapping_patches, pooled, spread
 
 Slices = list[Tensor]  # C tensors (..., d): one for each hat slice
 
@@ -217,11 +219,22 @@ def _groups(layer: TAttention, tokens: int, grid: tuple[int, ...] | None) -> lis
     return [[*range(first), *line.tolist()] for line in lines]
 
 
-def mlp(layer: TMlp, X: Tensor) -> Tensor:
+def mlp(layer: TMlp, X: Tensor, grid: Grid | None = None) -> Tensor:
     """t-FFN (Def. tffn): (B, N, d, C) -> (B, N, d, C)."""
     M = _matrix(layer.fc1)
     H = linear(layer.fc1, X)
-    H = F.gelu(H) if layer.spatial else from_hat([F.gelu(H_k) for H_k in to_hat(H, M)], M)
+    factor = H[..., layer.hidden :, :] if layer.gated else None
+    H = H[..., : layer.hidden, :]
+    if layer.local is not None:
+        assert grid is not None
+        H = from_hat(filtered(layer.local, to_hat(H, M), grid), M)
+    if layer.spatial:
+        H = F.gelu(H) if factor is None else F.gelu(H) * factor
+    else:
+        H_hat = [F.gelu(H_k) for H_k in to_hat(H, M)]
+        if factor is not None:
+            H_hat = [H_k * f_k for H_k, f_k in zip(H_hat, to_hat(factor, M), strict=True)]
+        H = from_hat(H_hat, M)
     return linear(layer.fc2, shuffle(H, M) if layer.shuffle else H)
 
 
@@ -238,8 +251,13 @@ def norm(layer: TLayerNorm, X: Tensor, M: Tensor) -> Tensor:
 def block(layer: TBlock, X: Tensor, grid: tuple[int, ...] | None = None) -> Tensor:
     """One TCP-ViT block (Eqs. block_attn, block_ffn): (B, N, d, C) -> (B, N, d, C)."""
     M = _matrix(layer)
-    X = X + attention(layer.attn, norm(layer.norm1, X, M), grid)
-    return X + mlp(layer.mlp, norm(layer.norm2, X, M))
+    read = norm(layer.norm1, X, M)
+    if layer.pool == 1:
+        X = X + attention(layer.attn, read, grid)
+    else:
+        assert grid is not None
+        X = X + spread(attention(layer.attn, pooled(read, grid, layer.pool)), grid, layer.pool)
+    return X + mlp(layer.mlp, norm(layer.norm2, X, M), grid)
 
 
 def patches(layer: TPatchEmbed, images: Tensor) -> Tensor:
@@ -310,12 +328,15 @@ def coefficients(model: Any, images: Tensor) -> Tensor:
 
 def features(model: Any, images: Tensor) -> Tensor:
     """`forward_features` of a TCP-ViT (Algorithm 1): tokens (B, 1+N, d·C)."""
-    M = _matrix(model)
-    X = patches(model.patch_embed, coefficients(model, images))
+    M, embed = _matrix(model), model.patch_embed
+    read = coefficients(model, images)
+    X = from_hat(overlapping_patches(embed, read), M) if isinstance(embed, ConvEmbed) else patches(embed, read)
     own = [token for token in (model.embed.cls_token, model.embed.dist_token) if token is not None]
     prefix = [from_hat(list(token), M).expand(len(X), -1, -1, -1) for token in own]
-    positions = list(model.embed.pos_embed)
-    X = torch.cat([*prefix, X], 1) + from_hat(positions * len(M) if len(positions) == 1 else positions, M)
+    X = torch.cat([*prefix, X], 1)
+    if model.embed.pos_embed is not None:
+        positions = list(model.embed.pos_embed)
+        X = X + from_hat(positions * len(M) if len(positions) == 1 else positions, M)
     grid = patch_grid(images.shape[2:], model.config.patch_shape)
     for layer in model.blocks:
         X = block(layer, X, grid)

@@ -15,7 +15,8 @@ from tcpvit.layers.attention import AttentionKind, check_heads
 from tcpvit.layers.bands import check_bands
 from tcpvit.layers.block import ActivationDomain
 from tcpvit.layers.coupling import Coupling
-from tcpvit.layers.embed import PatchEmbedding, TubeAxes, patch_grid, patch_shape
+from tcpvit.layers.embed import PatchEmbedding, TubeAxes, by, patch_grid, patch_shape
+from tcpvit.layers.local import conv_widths
 from tcpvit.validation import (
     Count,
     Extent,
@@ -185,6 +186,13 @@ class ViTConfig(EncoderConfig):
     patch_embed: PatchEmbedding | None = None  # None: what fits best, see `embedding`
     kept: Maybe[Count] = None  # first coefficients of the spectrum of in_chans bands; None: the channels as they are
     band_basis: Text = "dct"  # of the spectrum
+    stem_width: Maybe[Count] = None  # patch_embed="conv": features between its convolutions; None: half the width
+    class_token: Flag = True  # False: patch tokens only, global_pool="avg"
+    positions: Flag = True  # learned ones; local filters know where the border is, and need none
+    local: Natural = 0  # side of a depthwise filter in each FFN, on the grid of the tokens; 0: none
+    gated: Flag = False  # the FFN multiplies GELU of half of fc1 by the other half
+    attention_pool: Count = 1  # attention between means of so many × so many tokens
+    zero_residual: Flag = False  # proj and fc2 start at zero, so that every block starts as the identity
     stem: Natural = 0  # features that a separable c-product convolution makes of each slice before the patches; 0: none
     wavelengths: Maybe[tuple[Number, ...]] = None  # of the bands it is trained on, in nanometres
     # From here on TCP only.
@@ -197,13 +205,43 @@ class ViTConfig(EncoderConfig):
     def __post_init__(self) -> None:
         if self.distilled and self.global_pool != "token":
             raise ValueError(f"a distilled ViT reads its two tokens, global_pool='token', got {self.global_pool!r}")
+        if not self.class_token and (self.distilled or self.global_pool != "avg"):
+            raise ValueError("without a class token the head reads the mean of the patches: global_pool='avg'")
         self._check_spectrum()
         self._check_volume()
         check_common(self)
-        self.grid_of(*self.image_shape)
-        if self.kind == "std" and self.embedding != "linear":
-            raise ValueError(f"a standard ViT has patch_embed='linear', got {self.patch_embed!r}")
+        self._check_neighbours()
+        if self.kind == "std" and self.embedding not in ("linear", "conv"):
+            raise ValueError(f"a standard ViT has patch_embed='linear' or 'conv', got {self.patch_embed!r}")
         check_heads(self.d, self.num_heads, "width" if self.kind == "std" else "slice width")
+
+    def _check_neighbours(self) -> None:
+        """What lies on the grid of tokens fits to it."""
+        grid, spatial = self.grid_of(*self.image_shape), self.local or self.attention_pool > 1
+        if self.ndim == 3 and (spatial or self.embedding == "conv"):
+            raise ValueError(
+                "local, attention_pool and patch_embed='conv' are for images, but this model takes volumes"
+            )
+        if self.class_token and spatial:
+            raise ValueError("local and attention_pool act on the grid of patch tokens; set class_token=False")
+        if self.local and not self.local % 2:
+            raise ValueError(f"local={self.local}: filters have a token in their middle; take 0 or an odd side")
+        if any(side % self.attention_pool for side in grid):
+            raise ValueError(f"attention_pool={self.attention_pool} does not divide the grid of {by(grid)} tokens")
+        if self.embedding == "conv":
+            self._check_convolutions()
+        elif self.stem_width is not None:
+            raise ValueError(f"stem_width is an option of patch_embed='conv', got patch_embed={self.embedding!r}")
+
+    def _check_convolutions(self) -> None:
+        """Square patches, and widths of whole slices."""
+        if len(set(self.patch_shape)) > 1:
+            raise ValueError(f"patch_embed='conv' takes square patches, got {by(self.patch_shape)}")
+        for width in conv_widths(self.patch_shape[0], self.between, self.width):
+            if width % self.tube_length:
+                raise ValueError(
+                    f"stem_width={width} is no multiple of the tube {self.tube_length}; the slices stay apart in it"
+                )
 
     def _check_spectrum(self) -> None:
         if self.kept is not None:
@@ -267,7 +305,17 @@ class ViTConfig(EncoderConfig):
     @property
     def num_prefix_tokens(self) -> int:
         """Tokens before the patches: the class token, and the distillation token of a DeiT."""
-        return 2 if self.distilled else 1
+        return self.class_token + self.distilled
+
+    @property
+    def between(self) -> int:
+        """Features between the convolutions of patch_embed="conv"."""
+        return self.stem_width or self.width // (2 * self.tube_length) * self.tube_length
+
+    def block_options(self, i: int) -> dict[str, Any]:
+        """As every encoder's, and what the tokens do on their grid."""
+        neighbours = {"local": self.local, "gated": self.gated, "attention_pool": self.attention_pool}
+        return {**super().block_options(i), **neighbours}
 
     @property
     def embedding(self) -> str:

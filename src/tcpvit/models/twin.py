@@ -24,12 +24,14 @@ from tcpvit.layers import (
     PatchEmbed,
     TAttention,
     TBlock,
+    TConv2d,
     TLayerNorm,
     TMlp,
     TokenEmbedding,
     shuffle_slices,
 )
 from tcpvit.layers.embed import patch_grid
+from tcpvit.layers.local import ConvEmbed, TokenConv
 from tcpvit.models.config import ViTConfig
 from tcpvit.models.vit import VisionTransformer
 
@@ -59,9 +61,15 @@ class DenseTwin(nn.Module):
         C, d, D = config.tube_length, config.d, config.width
         self.patch_shape, self.global_pool = config.patch_shape, model.global_pool
         self.before = copy.deepcopy(nn.Sequential(model.bands, model.stem))
-        self.patch_embed = PatchEmbed(_input_channels(config), config.patch_shape, D)
-        _fold(self.patch_embed.proj, *_patch_matrix(model))
-        self.embed = TokenEmbedding((1,), model.embed.grid, D, distilled=config.distilled)
+        self.patch_embed = _twin_embed(model)
+        self.embed = TokenEmbedding(
+            (1,),
+            model.embed.grid,
+            D,
+            distilled=config.distilled,
+            class_token=config.class_token,
+            positions=config.positions,
+        )
         for name, parameter in self.embed.named_parameters():
             parameter.data.copy_(_end_to_end(model.embed.get_parameter(name).expand(C, -1, -1, -1)))
         self.blocks = nn.ModuleList(_twin_block(block) for block in model.blocks)  # type: ignore[arg-type]
@@ -84,7 +92,8 @@ class DenseTwin(nn.Module):
         tokens = self.forward_features(images)
         if self.head_dist is not None:
             return (self.head(tokens[:, 0]) + self.head_dist(tokens[:, 1])) / 2
-        return self.head(tokens[:, 0] if self.global_pool == "token" else tokens[:, 1:].mean(1))
+        first = self.embed.num_prefix_tokens
+        return self.head(tokens[:, 0] if self.global_pool == "token" else tokens[:, first:].mean(1))
 
 
 @torch.no_grad()
@@ -127,16 +136,58 @@ def as_matrix(linear_map: Callable[[Tensor], Tensor], tube: int, d_in: int) -> t
 
 def _twin_block(block: TBlock) -> Block:
     attn, mlp = block.attn, block.mlp
-    C, d, hidden = attn.tube, attn.qkv.d_in, mlp.fc1.d_out
+    C, d, hidden = attn.tube, attn.qkv.d_in, mlp.hidden
     heads = attn.num_heads if attn.joint else C * attn.num_heads
-    twin: Any = Block(C * d, heads, attn_layer=partial(Attention, along=attn.along))
-    twin.mlp = Mlp(C * d, C * hidden)
+    layer = partial(Attention, along=attn.along)
+    twin: Any = Block(C * d, heads, attn_layer=layer, attention_pool=block.pool)
+    twin.mlp = Mlp(C * d, C * hidden, local=mlp.local.kernel if mlp.local else 0, gated=mlp.gated)
     twin.norm1, twin.norm2 = SliceLayerNorm(block.norm1), SliceLayerNorm(block.norm2)
     _fold(twin.attn.qkv, *_qkv_matrix(attn))
     _fold(twin.attn.proj, *_proj_matrix(attn))
-    _fold(twin.mlp.fc1, *as_matrix(lambda x: _leave_if(mlp, mlp.fc1(x)), C, d))
+    matrix, offset = as_matrix(lambda x: _leave_if(mlp, mlp.fc1(x)), C, d)  # rows (C, hidden), or (C, 2, hidden)
+    order = torch.arange(len(matrix)).view(C, -1, hidden).transpose(0, 1).flatten()
+    _fold(twin.mlp.fc1, matrix[order], offset[order])
+    if mlp.local is not None:
+        _twin_filters(mlp, twin.mlp.local)
     _fold(twin.mlp.fc2, *as_matrix(lambda h: mlp.fc2(_enter_if(mlp, h)), C, hidden))
     return twin
+
+
+def _twin_filters(mlp: TMlp, twin: TokenConv) -> None:
+    """Filters of slices laid end to end; Φ⁻¹ is in fc1 then, and passes filters only if all slices share them."""
+    filters = mlp.local
+    assert filters is not None
+    if mlp.spatial and filters.own > 1:
+        raise ValueError(
+            "filters by slices before a spatial GELU have no dense twin: the transform stands between them"
+        )
+    times = mlp.fc1.tube // filters.own
+    bias = filters.bias_hat.repeat(times).view(mlp.fc1.tube, 1, mlp.hidden)
+    twin.weight_hat.data.copy_(filters.weight_hat.repeat(times, 1, 1, 1))
+    twin.bias_hat.data.copy_(_leave_if(mlp, bias).flatten())
+
+
+def _twin_embed(model: VisionTransformer) -> PatchEmbed | ConvEmbed:
+    config, embed = model.config, model.patch_embed
+    if not isinstance(embed, ConvEmbed):
+        patches = PatchEmbed(_input_channels(config), config.patch_shape, config.width)
+        _fold(patches.proj, *_patch_matrix(model))
+        return patches
+    twin = ConvEmbed(config.channels, config.patch_shape[0], config.between, config.width)
+    twin.first = copy.deepcopy(embed.first)
+    dense: Any
+    conv: Any
+    for dense, conv in zip(twin.rest, embed.rest, strict=True):
+        taps = [torch.block_diag(*weights) for weights in _taps(conv)]
+        dense.weight_hat.data.copy_(torch.stack(taps, -1).view_as(dense.weight_hat))
+        dense.bias_hat.data.copy_(conv.bias_hat)
+    return twin
+
+
+def _taps(conv: TConv2d) -> list[tuple[Tensor, ...]]:
+    """For each place of a filter the matrix of each slice, (d_out, d_in)."""
+    places = conv.weight_hat.unflatten(0, (conv.tube, -1)).flatten(3)  # (C, d_out, d_in, k²)
+    return [place.unbind(0) for place in places.unbind(-1)]
 
 
 def _leave_if(mlp: TMlp, h_hat: Tensor) -> Tensor:

@@ -33,6 +33,7 @@ from tcpvit.layers.bands import BandDCT, BandStem
 from tcpvit.layers.embed import image_grid
 from tcpvit.layers.fuse import fuse_block_
 from tcpvit.layers.linear import init_weight_
+from tcpvit.layers.local import ConvEmbed, pool_tokens
 from tcpvit.layers.norm import EPS
 from tcpvit.models.config import Pool, ViTConfig
 from tcpvit.models.pretrained import Pretrained
@@ -71,10 +72,14 @@ class VisionTransformer(Pretrained, nn.Module):
         self.head = new_head(config.width, config.num_classes)
         self.head_dist = new_head(config.width, config.num_classes) if config.distilled else None
         self.apply(init_dense)
+        if config.zero_residual:
+            self.zero_residual_()
 
     def _build_std(self, config: ViTConfig) -> None:
         self.transform: HatTransform | None = None
-        self.patch_embed: nn.Module = PatchEmbed(config.channels, config.patch_shape, config.width)
+        self.patch_embed: nn.Module = self._conv_embed() or PatchEmbed(
+            config.channels, config.patch_shape, config.width
+        )
         self.embed = self._token_embedding((1,))
         self.blocks = nn.ModuleList(
             Block(config.width, config.num_heads, attn_layer=self._attention(Attention, i), **config.block_options(i))
@@ -87,7 +92,7 @@ class VisionTransformer(Pretrained, nn.Module):
         self.transform = phi = HatTransform(transform, config.tube_shape)
         coupling = config.slice_coupling
         channels = config.in_chans if config.ndim == 3 else config.channels
-        self.patch_embed = TPatchEmbed(
+        self.patch_embed = self._conv_embed(tube) or TPatchEmbed(
             channels, config.patch_shape, d, phi, config.embedding, share=coupling.shared, axes=config.tube_axes
         )
         self.embed = self._token_embedding((tube, 1), shared=coupling.shared)
@@ -111,7 +116,31 @@ class VisionTransformer(Pretrained, nn.Module):
     def _token_embedding(self, lead: tuple[int, ...], shared: bool = False) -> TokenEmbedding:
         config = self.config
         grid = config.grid_of(*config.image_shape)
-        return TokenEmbedding(lead, grid, config.d, config.drop_rate, config.distilled, shared=shared)
+        return TokenEmbedding(
+            lead,
+            grid,
+            config.d,
+            config.drop_rate,
+            config.distilled,
+            shared=shared,
+            class_token=config.class_token,
+            positions=config.positions,
+        )
+
+    def _conv_embed(self, tube: int | None = None) -> ConvEmbed | None:
+        config = self.config
+        if config.embedding != "conv":
+            return None
+        return ConvEmbed(config.channels, config.patch_shape[0], config.between, config.d, tube)
+
+    @torch.no_grad()
+    def zero_residual_(self) -> None:
+        """Set what every branch adds to its residual to zero: the blocks are identities, and learn from there."""
+        block: Any
+        for block in self.blocks:
+            for last in (block.attn.proj, block.mlp.fc2):
+                weights = [p for name, p in last.named_parameters() if name != "mix"]
+                torch._foreach_zero_(weights)
 
     # ------------------------------------------------------------------------------------------------- forward
 
@@ -120,7 +149,9 @@ class VisionTransformer(Pretrained, nn.Module):
         x = self._encode(images)
         if self.global_pool == "token":
             x = x[..., : self.num_prefix_tokens, :]  # the head reads no others: spare them the norm and the transform
-        return self.forward_head(self._from_hat(self.norm(x)))
+            return self.forward_head(self._from_hat(self.norm(x)))
+        pooled = self.norm(x)[..., self.num_prefix_tokens :, :].mean(-2, keepdim=True)  # the transform is linear
+        return self.head(self._from_hat(pooled).squeeze(-2))
 
     def forward_features(self, images: Tensor) -> Tensor:
         """(B, C, H, W) -> tokens (B, 1+N, D) after the last norm, in the spatial domain."""
@@ -133,7 +164,7 @@ class VisionTransformer(Pretrained, nn.Module):
         """
         if self.head_dist is not None:
             return self._forward_heads(tokens[:, 0], tokens[:, 1], pre_logits)
-        pooled = tokens[:, 0] if self.global_pool == "token" else tokens[:, 1:].mean(1)
+        pooled = tokens[:, 0] if self.global_pool == "token" else tokens[:, self.num_prefix_tokens :].mean(1)
         return pooled if pre_logits else self.head(pooled)
 
     def _forward_heads(self, cls: Tensor, dist: Tensor, pre_logits: bool) -> Any:
@@ -159,7 +190,8 @@ class VisionTransformer(Pretrained, nn.Module):
     def _to_tokens(self, images: Tensor) -> Tensor:
         """Embedded tokens in the encoder's own layout."""
         grid = self._grid(images)
-        return self.embed(self.patch_embed(self.stem(self.bands(images))), grid)
+        tokens = self.embed(self.patch_embed(self.stem(self.bands(images))), grid)
+        return tokens.to(next(self.norm.parameters()).dtype)  # residuals are as exact as weights, under autocast too
 
     def _from_hat(self, x: Tensor) -> Tensor:
         """From the encoder's layout to (B, 1+N, D)."""
@@ -208,11 +240,17 @@ class VisionTransformer(Pretrained, nn.Module):
         """The softmax maps of each block: (C, B, H, 1+N, 1+N) for slice attention, else (B, H, 1+N, 1+N).
 
         In a factorised model there is one for each frame (or place), which B counts too, over the tokens of that alone.
+        With `attention_pool` N counts the pooled tokens.
         """
         x, maps, grid = self._to_tokens(images), [], self._grid(images)
         block: Any
         for block in self.blocks:
-            maps.append(block.attn.maps(block.norm1(x), grid))
+            read = block.norm1(x)
+            maps.append(
+                block.attn.maps(read, grid)
+                if block.pool == 1
+                else block.attn.maps(pool_tokens(read, grid, block.pool), tuple(n // block.pool for n in grid))
+            )
             x = block(x, grid)
         return maps
 

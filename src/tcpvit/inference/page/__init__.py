@@ -117,7 +117,10 @@ def _checked(loaded: LoadedModel, kind: str) -> VisionTransformer:
         "has a tube that is not the three channels": kind == "tcp" and config.tube_length != 3,
         "has images or patches that are not square": len({*config.image_shape}) + len({*config.patch_shape}) > 2,
         "has a distillation token": config.distilled,
-        "has a convolutional stem": bool(config.stem),
+        "has a convolutional stem": bool(config.stem) or config.embedding == "conv",
+        "has no class token": not config.class_token,
+        "has no positions": not config.positions,
+        "has a gated FFN": config.gated,
         f"embeds its patches by {config.embedding}": kind == "tcp" and config.embedding in ("linear", "sub_patch"),
         f"couples its slices by {'+'.join(config.coupling)}": not set(config.coupling) <= COUPLINGS,
         f"has more than {LARGEST:,} parameters": count_parameters(model) > LARGEST,
@@ -136,8 +139,9 @@ def _tensors(model: VisionTransformer) -> dict[str, Tensor]:
         found["embed.weight"] = embed.weight.expand(tube, -1, -1)
     elif getattr(embed, "kind", "") != "none":
         found |= _of_layer("embed", embed.proj, tube)
-    found["cls"] = model.embed.cls_token.reshape(-1, model.config.d).expand(tube, -1)
-    found["pos"] = model.embed.pos_embed.reshape(-1, *model.embed.pos_embed.shape[-2:]).expand(tube, -1, -1)
+    tokens: Any = model.embed
+    found["cls"] = tokens.cls_token.reshape(-1, model.config.d).expand(tube, -1)
+    found["pos"] = tokens.pos_embed.reshape(-1, *tokens.pos_embed.shape[-2:]).expand(tube, -1, -1)
     block: Any
     for i, block in enumerate(model.blocks):
         layers = {"qkv": block.attn.qkv, "proj": block.attn.proj, "fc1": block.mlp.fc1, "fc2": block.mlp.fc2}

@@ -1,0 +1,69 @@
+"""The best network that a number of parameters buys: spatial layers and a recipe of its own, for TCP and dense alike.
+
+The rest of the study keeps tokens, stem and recipe, and changes the layers. Here these are chosen too: overlapping
+patches by convolutions, depthwise 3×3 filters in the FFN, attention between pooled tokens, the mean of all for the
+head. A dense ViT gets all of it; c-products buy it twice the width for the same weights.
+
+- `small-screen`: short runs on held-out training images, as many of the dense ViT as of the TCP-ViT;
+- `small`: the finals, test images.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+
+from tcpvit.compare.classification import SEEDS
+from tcpvit.compare.study import Planned
+
+RECIPE = "small-classification"
+HELD_OUT = (
+    "data.options.val_fraction=0.1",
+    "optimizer.slice_lr_scale=sqrt",
+    "schedule.epochs=2",
+    "schedule.warmup_epochs=0.5",
+)
+SCHEDULE = "schedule.epochs=12"  # of the finals: what two busy cores trained in an hour
+SPATIAL = {"patch_embed": "conv", "class_token": False, "global_pool": "avg", "positions": False, "local": 3}
+SPATIAL |= {"attention_pool": 2, "zero_residual": True, "depth": 2}
+
+
+def near(kind: str, width: int, stem: int, ratio: float, **options: object) -> tuple[str, ...]:
+    """Changes that make a ViT whose tokens know their neighbours.
+
+    >>> near("std", 48, 24, 1.0)[:2]
+    ('model.name=std_vit_cifar', 'model.options.patch_embed=conv')
+    """
+    tensor = {"attention": "joint", "tube": 4, "coupling": "[norm]"} if kind == "tcp" else {}
+    sizes = {"embed_dim": width, "stem_width": stem, "mlp_ratio": ratio}
+    chosen = {**SPATIAL, **tensor, **sizes, **options}
+    return (f"model.name={kind}_vit_cifar", *(f"model.options.{key}={value}" for key, value in chosen.items()))
+
+
+# At most 44.5K parameters, the same trials for both.
+TRIED = {
+    "tcp-96-r1": near("tcp", 96, 44, 1.0),
+    "std-48-r1": near("std", 48, 28, 1.0),
+    "tcp-80-r2": near("tcp", 80, 56, 2.0),
+    "std-40-r2": near("std", 40, 38, 2.0),
+    "tcp-80-r2-shuffle": near("tcp", 80, 56, 2.0, coupling="[norm,shuffle]"),
+}
+RATES = {"std-40-r2": (0.004, 0.008)}  # the others are tried at the first
+# Each at the rate that its trials chose; slow ones are evaluated every fourth epoch.
+SLOWLY = ("optimizer.lr=0.004", "evaluation.every=4")
+FINALS = {
+    "tcp-44k": ("model.name=tcp_vit_cifar_44k", *SLOWLY),
+    "std-44k": ("model.name=std_vit_cifar_44k", "optimizer.lr=0.008"),
+    "tcp-120k": ("model.name=tcp_vit_cifar_120k", *SLOWLY),
+}
+
+
+def planned() -> list[Planned]:
+    """Every run, the most important first."""
+    return [
+        *(
+            Planned("small-screen", f"{name}-{rate}", RECIPE, (*HELD_OUT, *TRIED[name], f"optimizer.lr={rate}"))
+            for name in TRIED
+            for rate in RATES.get(name, (0.004,))
+        ),
+        *(Planned("small", name, RECIPE, (*FINALS[name], SCHEDULE), seed) for seed, name in product(SEEDS, FINALS)),
+    ]
