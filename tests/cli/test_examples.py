@@ -102,6 +102,7 @@ def prepared(tmp_path_factory) -> Path:
             "train demo --model std_vit_cifar --name short --quiet",
             "train paper-classification --model std_vit_cifar --name std --quiet",
             "demo",
+            "export tcp_vit_cifar_plus --out plus.onnx",
             "train --scene cube.npy --labels labels.npy --split random --name field --quiet",
         ):
             assert app.main(shlex.split(command)) == 0
