@@ -8,7 +8,7 @@ PIP_INSTALL := $(PIP) --quiet
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 ANSWERS := import sys, urllib.request; urllib.request.urlopen(sys.argv[1] + "/torch/", timeout=5)
 CPU_ONLY = test -n "$(TORCH_INDEX)" && ! command -v nvidia-smi > /dev/null && $(PYTHON) -c '$(ANSWERS)' $(TORCH_INDEX) 2> /dev/null
-BENCHMARKS := algebra classification long_tubes models segmentation tensorize training
+BENCHMARKS := algebra classification deploy long_tubes models segmentation tensorize training
 RECENT := import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer is needed: make PYTHON=python3.12")
 
 .PHONY: help setup demo test test-all test-browser fuzz soak sanitize lint bench docs clean
