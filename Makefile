@@ -8,7 +8,7 @@ PIP_INSTALL := $(PIP) --quiet
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 ANSWERS := import sys, urllib.request; urllib.request.urlopen(sys.argv[1] + "/torch/", timeout=5)
 CPU_ONLY = test -n "$(TORCH_INDEX)" && ! command -v nvidia-smi > /dev/null && $(PYTHON) -c '$(ANSWERS)' $(TORCH_INDEX) 2> /dev/null
-BENCHMARKS := algebra classification long_tubes models segmentation tensorize training
+BENCHMARKS := algebra classification deploy long_tubes models segmentation tensorize training
 RECENT := import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer is needed: make PYTHON=python3.12")
 
 .PHONY: help setup demo test test-all test-browser fuzz soak sanitize lint bench docs clean
@@ -62,7 +62,7 @@ sanitize: setup  ## the tests of our kernels under the address and undefined-beh
 	TCPVIT_KERNEL_FLAGS="-g -O1 -fsanitize=address,undefined -fno-sanitize-recover=undefined" \
 	TCPVIT_CACHE=$$(mktemp -d) ASAN_OPTIONS=detect_leaks=0 OMP_NUM_THREADS=1 \
 	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" \
-	$(BIN)/python -m pytest tests/layers/kernels/test_attention.py tests/layers/kernels/test_layer_norm.py tests/layers/kernels/test_tubes.py -p no:cacheprovider
+	$(BIN)/python -m pytest tests/layers/kernels/test_attention.py tests/layers/kernels/test_joint_norm.py tests/layers/kernels/test_layer_norm.py tests/layers/kernels/test_tubes.py -p no:cacheprovider
 
 soak: setup      ## hours: kill runs at random, resume and compare them; look for growing memory
 	$(BIN)/python tests/soak/soak.py --kills 100 --torchrun 20 --steps 2000

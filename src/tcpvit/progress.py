@@ -6,10 +6,14 @@ import logging
 import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Annotated, TypeVar
+
+from annotated_types import Ge
 
 Item = TypeVar("Item")
 Row = dict[str, float]  # the numbers of an epoch or of a step, by column
+Natural = Annotated[int, Ge(0)]
+NonNegative = Annotated[float, Ge(0)]
 
 
 @dataclass
@@ -20,17 +24,17 @@ class State:
     needs to be stored.
     """
 
-    epoch: int = 0  # completed epochs
-    batch: int = 0  # completed batches of the current epoch
-    step: int = 0  # optimiser steps, skipped ones included
-    skipped: int = 0  # steps left out because of a non-finite loss
-    skipped_in_a_row: int = 0
-    seconds: float = 0.0  # of the run, over all sessions
-    cpu_seconds: float = 0.0  # the same in time of this process, which other programs disturb less
+    epoch: Natural = 0  # completed epochs
+    batch: Natural = 0  # completed batches of the current epoch
+    step: Natural = 0  # optimiser steps, skipped ones included
+    skipped: Natural = 0  # steps left out because of a non-finite loss
+    skipped_in_a_row: Natural = 0
+    seconds: NonNegative = 0.0  # of the run, over all sessions
+    cpu_seconds: NonNegative = 0.0  # the same in time of this process, which other programs disturb less
     sums: dict[str, float] = field(default_factory=dict)  # loss, hits, weight, images, seconds of the current epoch
     best: float | None = None  # the best value of the task's metric
-    best_epoch: int = 0
-    stale: int = 0  # evaluations since then
+    best_epoch: Natural = 0
+    stale: Natural = 0  # evaluations since then
     history: list[Row] = field(default_factory=list)  # a row for each epoch
     gradients: list[Row] = field(default_factory=list)  # their norms by slice, where the recipe asks for them
 

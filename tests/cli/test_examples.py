@@ -1,7 +1,8 @@
 """Every example of every `--help` is run as it stands there, in a folder that has what the examples name.
 
 Only what surrounds the command lines is small: the recipes that come with the package are shortened to one epoch, the
-built-in set to a few images, cifar10 is a made one, and timm gives models without downloading their weights.
+built-in set to a few images, cifar10 is a made one, studies take one of these sets, shapes that are timed have one
+block, one image and eight channels at most, and timm gives models without downloading their weights.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,24 +23,26 @@ from PIL import Image
 from published import write_cifar, write_classes, write_masks
 from test_folder import stripes
 
+from tcpvit.analysis import bench
 from tcpvit.cli import app
+from tcpvit.compare.study import Planned
 from tcpvit.data import digits_on_photos, registry
 from tcpvit.data.files import FileCheck
 from tcpvit.data.scenes import materials_scene
+from tcpvit.timing import interleaved
 from tcpvit.training import recipe
 
-# Hours of training, minutes of timing, a service that never ends: the tests of these verbs run the same plans small.
-LONG = ("reproduce", "bench", "serve")
-SLOW = ("torchrun", "--seeds 3", "tensorize")
+ENDLESS = ("serve",)  # its own tests start and stop it
+SLOW = ("torchrun", "--seeds 3", "tensorize", "reproduce segmentation")
 
 
 def examples() -> list:
     found = []
     for verb, (target, _) in app.VERBS.items():
-        if verb not in LONG:
-            for line in app._section(inspect.getdoc(app.load(target)) or "", "Examples").splitlines():
-                marks = [pytest.mark.slow] if any(word in line for word in SLOW) else []
-                found.append(pytest.param(line, id=line, marks=marks))
+        lines = app._section(inspect.getdoc(app.load(target)) or "", "Examples").splitlines()
+        for line in lines if verb not in ENDLESS else ():
+            marks = [pytest.mark.slow] if any(word in line for word in SLOW) else []
+            found.append(pytest.param(line, id=line, marks=marks))
     return found
 
 
@@ -57,6 +61,21 @@ def shorten(patch: pytest.MonkeyPatch, folder: Path) -> None:
     patch.setenv("HOME", str(folder))
     checked = replace(registry.SOURCES["cifar10"], check=lambda _: [FileCheck("made", True, "")])
     patch.setitem(registry.SOURCES, "cifar10", checked)
+    patch.setattr(Planned, "resolved", small_run(Planned.resolved))
+    patch.setattr(bench, "interleaved", lambda contenders, seconds: interleaved(contenders, 0.0))
+    for name, shape in bench.SHAPES.items():
+        patch.setitem(bench.SHAPES, name, replace(shape, depth=1, batch=1, tube=min(shape.tube, 8)))
+
+
+def small_run(resolve: Callable[..., recipe.Recipe]) -> Callable[..., recipe.Recipe]:
+    """What a study plans, on images that are here, for one epoch."""
+
+    def resolved(self: Planned, epochs: int | None = None, root: Path | None = None) -> recipe.Recipe:
+        planned = resolve(self, 1, root)
+        name = "folder:scans" if "segmentation" in self.recipe else "digits-on-photos"
+        return replace(planned, data=replace(planned.data, name=name, options={}))
+
+    return resolved
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +102,7 @@ def prepared(tmp_path_factory) -> Path:
             "train demo --model std_vit_cifar --name short --quiet",
             "train paper-classification --model std_vit_cifar --name std --quiet",
             "demo",
+            "export tcp_vit_cifar_plus --out plus.onnx",
             "train --scene cube.npy --labels labels.npy --split random --name field --quiet",
         ):
             assert app.main(shlex.split(command)) == 0

@@ -104,7 +104,7 @@ def test_a_preset_is_measured_untrained(run):
 @pytest.mark.parametrize(
     ("args", "sentence"),
     [
-        (["train"], "tell what to train: a recipe, as `tcpvit train demo`, a --model, --data or"),
+        (["train"], "tell what to train: a recipe, as `tcpvit train demo`, a --model, --data, --scene"),
         (["train", "demo", "--resume", "runs/a"], "a recipe, a --task and a run to --resume exclude each other"),
         (["train", "--resume", "runs/none"], "runs/none holds no run (it has no config.yaml)"),
         (["train", "--resume", "runs/none", "--name", "b"], "leave --name and --overwrite out"),

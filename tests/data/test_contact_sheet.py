@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import torch
 
@@ -44,3 +46,20 @@ def test_large_images_are_reduced():
     images = torch.full((2, 3, 300, 300), 77, dtype=torch.uint8)
     sheet = pixels(contact_sheet(ImageSet(images, torch.arange(2), classes=("a", "b"), source="made"), columns=1))
     assert sheet.shape[0] == 2 * MARGIN + 2 * CELL + GAP
+
+
+def test_names_of_any_script_are_drawn_or_shown_as_codes(monkeypatch):
+    """Two names that differ in one letter look different: no letter becomes an empty box."""
+    images, labels = torch.zeros(2, 3, 8, 8, dtype=torch.uint8), torch.arange(2)
+
+    def name_of(name: str) -> np.ndarray:
+        sheet = pixels(contact_sheet(ImageSet(images, labels, classes=(name, "b"), source="made"), columns=1))
+        return sheet[:CELL, : -CELL - 2 * MARGIN]
+
+    def differ() -> bool:
+        one, other = name_of("信号"), name_of("信標")
+        return one.shape != other.shape or bool((one != other).any())
+
+    assert differ()
+    monkeypatch.setitem(sys.modules, "matplotlib", None)  # without it no font is found
+    assert differ()

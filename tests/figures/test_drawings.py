@@ -9,10 +9,10 @@ import warnings
 import numpy as np
 import pytest
 
+from tcpvit import fonts
 from tcpvit.figures.bars import SHADES, draw_parameter_bars
 from tcpvit.figures.confusion import draw_confusions
 from tcpvit.figures.curves import draw_curves
-from tcpvit.figures.fonts import letters_for
 from tcpvit.figures.labelled import draw_labelled, draw_sheet
 from tcpvit.figures.style import MODELS, save_figure
 
@@ -120,7 +120,7 @@ def test_captions_of_a_sheet_do_not_overlap(name):
 
 def test_letters_of_other_scripts_come_from_a_font_that_has_them():
     letter = "\U0001d49c"  # a script letter, which the house's font lacks and matplotlib's STIX fonts have
-    letters = letters_for([f"{letter} cat"])
+    letters = fonts.letters_for([f"{letter} cat"])
     assert len(letters.families) == 2
     assert letters.shown(letter) == letter
     with warnings.catch_warnings():
@@ -128,12 +128,22 @@ def test_letters_of_other_scripts_come_from_a_font_that_has_them():
         FigureCanvasAgg(draw_sheet([np.zeros((8, 8, 3), np.uint8)], [(letter, "a.png")])).draw()
 
 
-def test_letters_that_no_font_has_are_told_once_and_escaped():
-    unassigned = "\u4e00\U000323af"  # of the CJK blocks; the last is in no font that people have
+@pytest.fixture
+def no_other_fonts(monkeypatch):
+    """Only the house's font."""
+    monkeypatch.setattr(fonts, "_candidates", lambda: iter(()))
+    fonts._find.cache_clear()
+    yield
+    fonts._find.cache_clear()
+
+
+def test_letters_that_no_font_has_are_told_once_and_escaped(no_other_fonts):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(3):
-            FigureCanvasAgg(draw_sheet([np.zeros((8, 8, 3), np.uint8)], [(unassigned, "a.png")])).draw()
+            figure = draw_sheet([np.zeros((8, 8, 3), np.uint8)], [("一", "a.png")])
+            FigureCanvasAgg(figure).draw()
+    assert figure.texts[0].get_text() == r"\u4e00"
     assert len(caught) == 1
     assert "install one that has, as Noto Sans CJK" in str(caught[0].message)
 
@@ -179,3 +189,11 @@ def test_names_are_no_formulas():
         draw_labelled(np.zeros((8, 8, 3)), [name], [1.0], title=name),
     ):
         figure.savefig(io.BytesIO())
+
+
+def test_names_stay_on_the_figure_that_is_written(tmp_path):
+    """Letters are not as wide at every resolution: the layout is that of the file."""
+    names = [f"a class with a name that is long {k}" for k in range(10)]
+    figure = draw_confusions(dict.fromkeys(("std", "tcp"), np.eye(10, dtype=int).tolist()), names)
+    save_figure(figure, tmp_path / "a", ["png"])
+    assert all(panel.get_tightbbox().x0 >= 0 and panel.get_tightbbox().y0 >= 0 for panel in figure.axes)

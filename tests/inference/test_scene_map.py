@@ -17,7 +17,7 @@ from tcpvit.inference.scene_map import classify_scene
 from tcpvit.progress import Progress
 from tcpvit.training import load_recipe, train
 
-SMALL = ["schedule.epochs=1", "depth=1", "kept=4", "data.image_size=3", "img_size=3", "train_size=100", "device=cpu"]
+SMALL = ["schedule.epochs=1", "depth=1", "kept=4", "data.image_size=3", "train_size=100", "device=cpu"]
 
 
 @pytest.fixture(scope="module")

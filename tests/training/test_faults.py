@@ -24,7 +24,8 @@ from test_trainer import Listener
 import tcpvit
 from tcpvit import files
 from tcpvit.training import ClassificationMetrics, Recipe, resume, train
-from tcpvit.training.checkpoint import list_checkpoints, read_checkpoint
+from tcpvit.training.checkpoint import list_checkpoints, read_checkpoint, write_checkpoint
+from tcpvit.training.trainer import Trainer
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 
@@ -340,3 +341,47 @@ def test_a_refused_overwrite_leaves_the_old_run(recipe, splits, tmp_path, monkey
     with pytest.raises(ValueError, match="no such optimiser"):
         train(recipe, tmp_path / "run", splits=splits, overwrite=True)
     assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*.safetensors")} == before
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")]
+)
+def test_out_of_memory_says_what_would_fit(recipe, tmp_path, monkeypatch, error):
+    """The sentence names the step, and the command in it resumes the run with half of the memory."""
+    whole = Trainer.step
+    calls = []
+
+    def step(self, images, targets):
+        calls.append(len(images))
+        if len(calls) == 4:
+            raise error
+        return whole(self, images, targets)
+
+    monkeypatch.setattr(Trainer, "step", step)
+    recipe = recipe.override(["checkpoints.every_steps=1"])
+    with pytest.raises(ValueError, match=r"cpu has run out of memory after step 3 \(epoch 2\) with batches of") as said:
+        train(recipe, tmp_path / "run", progress=Listener())
+    assert "data.batch_size=8, which should need about half" in str(said.value)
+    overrides = re.findall(r"--set (\S+?),? ", f"{said.value} ")
+    assert [word.partition("=")[0] for word in overrides] == ["optimizer.accumulate", "data.eval_batch_size"]
+    resume(tmp_path / "run", overrides=overrides, progress=Listener())
+    assert (tmp_path / "run" / "result.json").is_file()
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"epoch": -1}, r"the state of the checkpoint\.epoch should be a whole number of at least 0, got -1"),
+        ({"step": 2.5}, r"the state of the checkpoint\.step should be a whole number"),
+        ({"sums": {"loss": "low"}}, r"the state of the checkpoint\.sums\.loss should be a number"),
+        ({"history": [{"epoch": 1}]}, r"the history of the checkpoint\[0\] does not say step, train_loss"),
+    ],
+)
+def test_a_checkpoint_whose_state_is_nonsense_is_refused(recipe, tmp_path, change, sentence):
+    recipe = recipe.override(["schedule.epochs=1"])
+    train(recipe, tmp_path / "run", progress=Listener())
+    (path,) = list_checkpoints(tmp_path / "run" / "checkpoints")[-1:]
+    tensors, state = read_checkpoint(path)
+    write_checkpoint(path, tensors, {**state, "state": {**state["state"], **change}})
+    with pytest.raises(ValueError, match=sentence):
+        resume(tmp_path / "run", overrides=["schedule.epochs=2"], progress=Listener())

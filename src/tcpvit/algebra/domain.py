@@ -7,6 +7,7 @@ others are kept, which makes every result real again.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -56,6 +57,14 @@ class Domain:
         complexes = [i for i, t in enumerate(self.transforms) if t.is_complex]
         halves = complexes and not full and not self.dtype.is_complex
         self.half = complexes[-1] if halves and all(isinstance(self.transforms[i], DFT) for i in complexes) else None
+
+    def orthogonal_scale(self, what: str, *, real: bool = False) -> float:
+        """s of M Mᴴ = s·I, M being the Kronecker product of the transforms; `what` says who needs such transforms."""
+        for t in self.transforms:
+            if t.scale is None or (real and t.is_complex):
+                kind = "a real orthogonal" if real else "an orthogonal"
+                raise ValueError(f"{what} {kind} transform, which {t!r} is not; try 'dct'")
+        return math.prod(t.scale or 1.0 for t in self.transforms)
 
     def to_hat(self, A: Tensor) -> Tensor:
         """(..., C1, …, Cp) -> (C1, …, Cp, ...)."""

@@ -233,12 +233,7 @@ def _checked_samples(X: Any, tube_ndim: int) -> Tensor:
 def _real_domain(transform: TransformsArg, samples: Tensor, tube_ndim: int) -> tuple[Domain, float]:
     """The hat domain and √s, M Mᵀ = s·I."""
     domain = Domain(transform, samples, tube_ndim=tube_ndim)
-    scale = 1.0
-    for t in domain.transforms:
-        if t.scale is None or t.is_complex:
-            raise ValueError(f"components need a real orthogonal transform, which {t!r} is not; try 'dct'")
-        scale *= t.scale
-    return domain, scale**0.5
+    return domain, domain.orthogonal_scale("components need", real=True) ** 0.5
 
 
 def _count(n_components: int | float | None, ratio: Tensor) -> int:

@@ -188,14 +188,9 @@ def _shrink_singular(domain: Domain, A: Tensor, threshold: Tensor) -> Tensor:
 
 
 def _orthogonal_domain(A: Tensor, transform: TransformsArg, tube_ndim: int) -> tuple[Domain, float]:
-    """The hat domain and its scale s, M Mᴴ = s·I, M being the Kronecker product of the transforms."""
+    """The hat domain and its scale s, M Mᴴ = s·I."""
     domain = Domain(transform, A, tube_ndim=tube_ndim, finite=True)
-    scale = 1.0
-    for t in domain.transforms:
-        if t.scale is None:
-            raise ValueError(f"recovery needs an orthogonal transform, which {t!r} is not; try 'dct'")
-        scale *= t.scale
-    return domain, scale
+    return domain, domain.orthogonal_scale("recovery needs")
 
 
 def _check_mask(mask: Tensor, A: Tensor, tube_ndim: int) -> Tensor:

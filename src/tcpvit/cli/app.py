@@ -51,6 +51,10 @@ VERBS: dict[str, tuple[str, str]] = {
         "tcpvit.cli.tensorize:tensorize",
         "Convert a model to its c-product counterpart, say what became of each layer, and win accuracy back.",
     ),
+    "export": (
+        "tcpvit.cli.export:export",
+        "Write a trained model as an ONNX, OpenVINO or torch.export file, and compare the two.",
+    ),
     "models": ("tcpvit.cli.models:models", "The models there are, with their size and the ratio to their twin."),
     "analyze": ("tcpvit.cli.analyze:analyze", "Parameters, FLOPs and memory of models, by formula and by count."),
     "bench": (

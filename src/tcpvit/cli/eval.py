@@ -36,8 +36,8 @@ def measure(
     A run is measured on its own test part unless --data names another set. Images are normalised as in training.
 
     Args:
-        target: a run folder, a folder written by save_pretrained, or a preset (untrained unless its weights come with
-            the package).
+        target: a run folder, a folder written by save_pretrained, a file written by `tcpvit export`, or a preset
+            (untrained unless its weights come with the package).
         data: a set, as for training; needed unless TARGET is a run.
         scene: a scene of many bands, a file or a name as indian-pines, short for --data scene:FILE.
         labels: the file of its label map, short for --set data.options.labels=FILE.
@@ -55,6 +55,7 @@ def measure(
         tcpvit eval runs/short/best --data digits-on-photos --json
         tcpvit eval runs/field --scene cube.npy --labels labels.npy --split random
         tcpvit eval tcp_vit_cifar_plus --pretrained --data cifar10
+        tcpvit eval plus.onnx --data cifar10
     """
     if pretrained:
         pretrained_folder(target)

@@ -35,7 +35,7 @@ from tcpvit.inference.volumes import (
     takes_clips,
     takes_volumes,
 )
-from tcpvit.models import EncoderDecoder, list_pretrained
+from tcpvit.models import list_pretrained
 from tcpvit.progress import Progress
 from tcpvit.tables import json_text
 
@@ -71,7 +71,8 @@ def predict(
     with colours, as NumPy array, and as ENVI or GeoTIFF if the scene has coordinates, each with the confidences beside.
 
     Args:
-        target: a run folder, a folder written by save_pretrained, or a preset whose weights come with the package.
+        target: a run folder, a folder written by save_pretrained, a file written by `tcpvit export`, or a preset whose
+            weights come with the package.
         paths: image files, and folders that are searched for images with everything below them.
         scene: instead of images, a scene of many bands, a file or a name as indian-pines. Bands of another sensor are
             interpolated at the wavelengths of the model.
@@ -96,6 +97,7 @@ def predict(
         tcpvit predict runs/demo/tcp-0 runs/demo/images --sheet sheet.png --images labelled
         tcpvit predict runs/demo/tcp-0/best scans/ --on-bad stop --json
         tcpvit predict tcp_vit_pet holiday/ --images pets
+        tcpvit predict plus.onnx holiday.jpg
         tcpvit predict runs/field --images figures
         tcpvit predict runs/field --scene cube.npy --out map.png
     """
@@ -111,7 +113,7 @@ def predict(
         return predict_scene(loaded, scene, labels, json=json, progress=progress, **options)
     if labels is not None or not paths:
         raise ValueError("--labels is for a --scene" if paths else "name the images, or folders of images, to label")
-    segments = isinstance(loaded.model, EncoderDecoder)
+    segments = loaded.segments
     images = Path("segmented") if segments and images is None else images
     volumes = takes_volumes(loaded)
     leave_out = _written_into(images, segments)
@@ -141,7 +143,7 @@ def load_trained(target: str, weights: Weights, progress: Progress) -> LoadedMod
     loaded = load_model(target, weights)
     if loaded.preprocessing is not None:
         return loaded
-    if not Path(target).is_dir():
+    if not Path(target).exists():
         raise ValueError(
             f"{target} is a preset with random weights; train it, then give the folder of its run, or take one "
             f"that comes with weights: {', '.join(list_pretrained())}"

@@ -124,7 +124,8 @@ def train(
         result = training.train(resolved, folder, overwrite=overwrite, progress=progress)
     else:
         raise ValueError(
-            "tell what to train: a recipe, as `tcpvit train demo`, a --model, --data or --task, or a run to --resume"
+            "tell what to train: a recipe, as `tcpvit train demo`, a --model, --data, --scene or --task, or a run to "
+            "--resume"
         )
     if not is_main():
         return result

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
@@ -10,8 +12,9 @@ from tcpvit.data.decode import as_colour
 from tcpvit.data.image_set import IGNORE, Images, resize_images
 from tcpvit.data.subsets import draw
 from tcpvit.errors import printable
+from tcpvit.fonts import letters_for, shorten
 
-CELL, GAP, MARGIN = 96, 4, 14  # pixels
+CELL, GAP, MARGIN, SIZE = 96, 4, 14, 14  # pixels; the last is that of letters
 LONGEST = 28  # letters of a name
 INK, PAPER = (45, 45, 45), (255, 255, 255)
 TINTS = torch.tensor([(230, 60, 50), (40, 120, 220), (60, 170, 75), (240, 170, 30), (150, 80, 190)])
@@ -24,9 +27,7 @@ def contact_sheet(data: Images, *, columns: int = 10, rows: int = 10, seed: int 
         lines = []
         for label, name in enumerate(data.classes[:rows]):
             of_class = (data.labels == label).nonzero()[:, 0]
-            shown = printable(name)
-            shown = shown if len(shown) <= LONGEST else f"{shown[: LONGEST - 1]}…"
-            lines.append((shown, _images(data, _some(of_class, columns, seed))))
+            lines.append((shorten(printable(name), LONGEST), _images(data, _some(of_class, columns, seed))))
     else:
         chosen = _some(torch.arange(len(data)), columns * max(1, rows // 2), seed).split(columns)
         lines = [(name, make(data, part)) for part in chosen for name, make in (("", _images), ("mask", _tinted))]
@@ -59,18 +60,31 @@ def _planes(images: Tensor) -> Tensor:
 
 
 def _arrange(lines: list[tuple[str, Tensor]], columns: int) -> Image.Image:
-    font = ImageFont.load_default(15)
-    names = max((int(font.getlength(name)) for name, _ in lines), default=0)
-    left = MARGIN + (names + MARGIN if names else 0)
+    names = _lettered([name for name, _ in lines])
+    widths = [sum(font.getlength(part) for font, part in name) for name in names]
+    left = MARGIN + (int(max(widths)) + MARGIN if any(widths) else 0)
     step = CELL + GAP
     sheet = Image.new("RGB", (left + columns * step + MARGIN - GAP, 2 * MARGIN + len(lines) * step - GAP), PAPER)
     write = ImageDraw.Draw(sheet)
-    for row, (name, images) in enumerate(lines):
-        top = MARGIN + row * step
-        write.text((left - MARGIN, top + CELL // 2), name, INK, font, anchor="rm")
+    for row, (name, width, (_, images)) in enumerate(zip(names, widths, lines, strict=True)):
+        top, x = MARGIN + row * step, left - MARGIN - width
+        for font, part in name:
+            write.text((x, top + (CELL + SIZE) // 2 - 2), part, INK, font, anchor="ls")
+            x += font.getlength(part)
         for column, cell in enumerate(_to_cells(images)):
             sheet.paste(Image.fromarray(cell.permute(1, 2, 0).numpy()), (left + column * step, top))
     return sheet
+
+
+def _lettered(names: list[str]) -> list[list[tuple[ImageFont.FreeTypeFont, str]]]:
+    """Each name in parts, with a font for each; without matplotlib, which knows the fonts, other letters are codes."""
+    try:
+        letters = letters_for(names)
+    except ImportError:
+        font = cast(ImageFont.FreeTypeFont, ImageFont.load_default(SIZE))
+        plain = [name.replace("…", "...").encode("latin-1", "backslashreplace").decode("latin-1") for name in names]
+        return [[(font, name)] for name in plain]
+    return [[(ImageFont.truetype(file, SIZE), part) for file, part in letters.runs(name)] for name in names]
 
 
 def _to_cells(images: Tensor) -> Tensor:

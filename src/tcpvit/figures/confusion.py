@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tcpvit.figures.fonts import letters_for
 from tcpvit.figures.style import COLUMN_WIDTH, INK, TEXT_WIDTH, house_style
+from tcpvit.fonts import letters_for
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from tcpvit.figures.fonts import Letters, letters_for, shorten
 from tcpvit.figures.style import BLUE, FAINT, house_style
+from tcpvit.fonts import Letters, letters_for, shorten
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

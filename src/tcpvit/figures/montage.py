@@ -49,8 +49,8 @@ def _as_colour(voxels: NDArray[Any]) -> NDArray[np.uint8]:
 
 def caption_bar(text: str, width: int, height: int = 36) -> NDArray[np.uint8]:
     """A white bar, (height, width, 3), with a text in it, its letters in fonts that have them."""
-    from tcpvit.figures.fonts import letters_for
     from tcpvit.figures.style import house_style
+    from tcpvit.fonts import letters_for
 
     with house_style():
         letters = letters_for([text])

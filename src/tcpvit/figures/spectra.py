@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tcpvit.figures.fonts import letters_for
 from tcpvit.figures.style import BLUE, FAINT, INK, MODELS, ORANGE, SKY, TEXT_WIDTH, house_style
+from tcpvit.fonts import letters_for
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tcpvit.figures.fonts import HOUSE
+from tcpvit.fonts import HOUSE
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,6 +26,7 @@ MODELS: tuple[dict[str, Any], ...] = (
     {"color": GREEN, "linestyle": "-."},
     {"color": PINK, "linestyle": ":"},
 )
+DPI = 200  # of images
 _RC = {
     "font.size": 8,
     "axes.titlesize": 8.5,
@@ -46,7 +47,7 @@ _RC = {
     "xtick.labelsize": 7.5,
     "ytick.color": INK,
     "ytick.labelsize": 7.5,
-    "savefig.dpi": 200,
+    "savefig.dpi": DPI,
     "svg.hashsalt": "tcpvit",  # the names inside an SVG are random otherwise
 }
 
@@ -55,7 +56,7 @@ _RC = {
 def house_style(families: Sequence[str] = (HOUSE,)) -> Iterator[type[Figure]]:
     """Draw inside: gives matplotlib's Figure (not pyplot: no global state, no window) with our settings in force.
 
-    `families` are the fonts for each letter, the first that has it; see `figures.fonts`.
+    `families` are the fonts for each letter, the first that has it; see `tcpvit.fonts`.
     """
     try:
         import matplotlib
@@ -71,6 +72,7 @@ def save_figure(figure: Figure, path: Path, endings: Sequence[str] = ("svg", "pn
     path.parent.mkdir(parents=True, exist_ok=True)
     files = [path.with_name(f"{path.name}.{ending}") for ending in endings]
     with house_style():
+        figure.set_dpi(DPI)  # letters are not as wide at every resolution: lay out what is written
         figure.draw_without_rendering()
         figure.set_layout_engine("none")  # it is done; no need to work it out for each file
         for file in files:

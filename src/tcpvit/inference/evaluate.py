@@ -16,7 +16,7 @@ from tcpvit.training.build import build_batches, check_fit, find_device, load_sp
 from tcpvit.training.distributed import process_group
 from tcpvit.training.evaluation import evaluate
 from tcpvit.training.folder import RunFolder
-from tcpvit.training.metrics import LABELS, AnyMetrics, SceneMetrics, to_json
+from tcpvit.training.metrics import LABELS, AnyMetrics, SceneMetrics, to_json, wilson
 from tcpvit.training.recipe import Recipe
 from tcpvit.training.tasks import task_for
 
@@ -54,11 +54,22 @@ class Evaluation:
             table.add(LABELS[name], write(value), *interval)
         if len(self.classes) > MANY:
             return [table]
+        return [table, self._scene_classes() if isinstance(self.metrics, SceneMetrics) else self._by_class()]
+
+    def _by_class(self) -> Table:
         by_class = self.metrics.by_class()
         detail = Table("by_class", "by class", ["class", *(LABELS[name] for name in by_class)])
         for row in zip(self.classes, *by_class.values(), strict=True):
             detail.add(row[0], *map(percent, row[1:]))
-        return [table, detail]
+        return detail
+
+    def _scene_classes(self) -> Table:
+        """With the number of pixels, on which it depends how sure an accuracy is."""
+        detail = Table("by_class", "by class", ["class", "pixels", "accuracy", "95 % interval over pixels"])
+        sizes = self.metrics.confusion.sum(1).tolist()
+        for name, size, share in zip(self.classes, sizes, self.metrics.by_class()["accuracy"], strict=True):
+            detail.add(name, size, percent(share), " – ".join(map(percent, wilson(share, size))) if size else None)
+        return detail
 
     def _repr_html_(self) -> str:
         return render(self.tables(), "html")

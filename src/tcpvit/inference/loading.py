@@ -19,7 +19,7 @@ from tcpvit.data.scenes import Scene, WindowSet, resample_scene
 from tcpvit.errors import did_you_mean
 from tcpvit.models import create_model, from_pretrained, list_models, list_pretrained
 from tcpvit.models.pretrained import CONFIG, WEIGHTS, Pretrained, load_weights
-from tcpvit.models.segmenter import SegmenterConfig
+from tcpvit.models.segmenter import EncoderDecoder, SegmenterConfig
 from tcpvit.models.zoo import RECIPE, card_facts, pretrained_folder
 from tcpvit.training.evaluation import unwrapped
 from tcpvit.training.folder import RunFolder
@@ -102,6 +102,12 @@ class LoadedModel:
         return known[name]
 
     @property
+    def segments(self) -> bool:
+        """Whether it labels every pixel."""
+        known = self.preprocessing or {}
+        return known.get("task") == "segmentation" or isinstance(self.model, EncoderDecoder)
+
+    @property
     def side(self) -> int | None:
         """The side of the square images that it was trained on, if that is known."""
         sides = set(self.preprocessing["image_shape"][1:]) if self.preprocessing else set()
@@ -130,12 +136,16 @@ class LoadedModel:
 
 
 def load_model(target: str | Path, weights: Weights = "best", *, model: nn.Module | None = None) -> LoadedModel:
-    """The model of a run folder (its best or last weights), of a folder written by `save_pretrained`, or a preset.
+    """The model of a run folder (its best or last weights), of a saved folder or exported file, or a preset.
 
     A preset comes with the weights of the zoo if it has any there, else with random ones and without recipe and
     preprocessing. `model` is for a run of a model that was built in Python: one built as it was, with any weights.
     """
     folder = Path(target)
+    from tcpvit.inference.exported import is_exported, load_exported
+
+    if is_exported(folder):
+        return load_exported(folder)
     run = RunFolder(folder)
     if run.exists:
         if not (folder / weights).is_dir():

@@ -116,7 +116,7 @@ def build_model(recipe: Recipe, train: Images, device: torch.device | None = Non
 
 
 def _for_images(options: Mapping[str, Any], name: str, train: Images) -> dict[str, Any]:
-    """The options with what the images determine, unless they name it: the channels, and what is kept of spectra."""
+    """The options with what the images determine, unless they name it: channels; of scenes the window and spectra."""
     channels = train.image_shape[0]
     config = model_config(name)
     if isinstance(config, SegmenterConfig):
@@ -125,7 +125,7 @@ def _for_images(options: Mapping[str, Any], name: str, train: Images) -> dict[st
     found = dict(options) if config.in_chans == channels else {"in_chans": channels, **options}
     if getattr(config, "kept", None) is None or options.get("kept", 0) is None:
         return found
-    found.setdefault("kept", min(config.kept, channels))
+    found = {"img_size": train.image_shape[1:], "kept": min(config.kept, channels), **found}
     if config.tube_length == config.kept and isinstance(found["kept"], int):
         found.setdefault("embed_dim", config.d * found["kept"])  # slices as wide as those of the preset
     return {"wavelengths": train.wavelengths, **found}

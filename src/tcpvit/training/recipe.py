@@ -80,7 +80,7 @@ class DataRecipe:
 class OptimizerRecipe:
     """AdamW, and what is done to the gradients before it."""
 
-    lr: Annotated[NonNegative, Doc("the peak learning rate")] = 1e-3
+    lr: Annotated[NonNegative, Doc("the peak learning rate; 0 trains nothing, as a baseline or to measure time")] = 1e-3
     weight_decay: Annotated[NonNegative, Doc("of AdamW; biases, norms, tokens and positions do not decay")] = 0.05
     betas: Annotated[tuple[Rate, Rate], Doc("of AdamW: decay of the two moments")] = (0.9, 0.999)
     eps: Annotated[Positive, Doc("of AdamW: added to the denominator")] = 1e-8

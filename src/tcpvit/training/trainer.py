@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
+from typing_extensions import TypedDict
 
 from tcpvit.data import Batches
 from tcpvit.errors import Resumable
@@ -42,7 +43,7 @@ from tcpvit.training.sharding import (
     sync_batch_norm,
 )
 from tcpvit.training.tasks import Task
-from tcpvit.validation import checked
+from tcpvit.validation import Count, Natural, checked
 
 MAX_SKIPPED_IN_A_ROW = 100  # steps with a non-finite loss, after which the run stops in any case
 
@@ -367,6 +368,7 @@ class Trainer:
         tensors, state = content
         checked(state, dict[Literal["state", "scaler"], dict[str, Any]], "the state of the checkpoint")
         checked(state.get("state"), State, "the state of the checkpoint")
+        checked(state["state"].get("history", []), list[EpochRow], "the history of the checkpoint")
         parts: dict[str, dict[str, Tensor]] = {"model": {}, "optimizer": {}, "ema": {}}
         for full_name, tensor in tensors.items():
             part, _, name = full_name.partition(".")
@@ -385,6 +387,17 @@ class Trainer:
             self.ema.model.load_state_dict(parts["ema"] or parts["model"])
         self.scaler.load_state_dict(state["scaler"])
         self.state = State(**state["state"])
+
+
+class EpochRow(TypedDict):
+    """The columns that every epoch has."""
+
+    epoch: Count
+    step: Natural
+    train_loss: float
+    train_accuracy: float
+    images_per_second: float
+    seconds: float
 
 
 def seed_step(seed: int, step: int, rank: int) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -220,10 +222,16 @@ def test_the_stated_leakage_is_checked(splits, tmp_path):
     path = splits[0].save(tmp_path / "split.npz")
     with np.load(path) as content:
         codes, about = content["codes"], content["about"].tobytes()
-    changed = about.replace(b'"leakage": ', b'"leakage": -')
-    np.savez(path, codes=codes, about=np.frombuffer(changed, np.uint8)[None])
-    with pytest.raises(ValueError, match="was changed: it states a leakage of"):
-        SceneSplit.load(path)
+    stated = re.search(rb'"leakage": [\d.]+', about)[0]
+    for leakage, message in (
+        (b"0.0001", "was changed: it states a leakage of"),
+        (b"-0.5", "not a saved split .its record.leakage should be a number of at least 0"),
+        (b'"none"', "not a saved split .its record.leakage should be a number"),
+    ):
+        changed = about.replace(stated, b'"leakage": ' + leakage)
+        np.savez(path, codes=codes, about=np.frombuffer(changed, np.uint8)[None])
+        with pytest.raises(ValueError, match=message):
+            SceneSplit.load(path)
 
 
 def test_an_unknown_part_is_answered_with_the_nearest(splits):

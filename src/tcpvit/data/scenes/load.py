@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 
 from tcpvit.data.image_set import Splits
-from tcpvit.data.scenes.named import find_scene
+from tcpvit.data.scenes.named import find_scene, list_scenes
 from tcpvit.data.scenes.read import read_scene, with_labels
 from tcpvit.data.scenes.scene import Scene
 from tcpvit.data.scenes.splits import SceneSplit, disjoint_split, hold_out_pixels, random_split, split_from_masks
@@ -105,6 +105,9 @@ def open_scene(
     """The scene of `scene:PATH` or of a known name, with labels from another file if one is given."""
     if name.startswith(PREFIX):
         path = expand_user(name.removeprefix(PREFIX))
+        if not path.exists():
+            known = did_you_mean(path.name, list_scenes())
+            raise FileNotFoundError(f"there is no file {path}, and no scene is known by that name{known}")
         scene = read_scene(path, None if labels is None else expand_user(labels), key=key, labels_key=labels_key)
     else:
         scene = find_scene(name, root)

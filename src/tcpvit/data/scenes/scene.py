@@ -112,7 +112,9 @@ class Scene:
     def require_labels(self) -> NDArray[np.int32]:
         """The labels, or an error that says how to give them."""
         if self.labels is None:
-            raise ValueError(f"{self.name} has no labels: give a label map of {_size(self.data.shape[:2])} pixels")
+            raise ValueError(
+                f"{self.name} has no labels: give a label map of {_size(self.data.shape[:2])} pixels, --labels FILE"
+            )
         return self.labels
 
     def class_counts(self) -> NDArray[np.int64]:

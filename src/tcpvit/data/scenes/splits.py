@@ -16,12 +16,14 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import TypedDict
 
 from tcpvit.data.scenes.fields import deal_fields, within
 from tcpvit.data.scenes.raster import MAP
 from tcpvit.data.scenes.read import read_raster
 from tcpvit.data.scenes.scene import as_labels
 from tcpvit.errors import did_you_mean
+from tcpvit.validation import Count, Fraction, Seed, Text, checked
 
 UNUSED, TRAIN, VALIDATION, TEST, GUARD = range(5)
 CODES = {"unused": UNUSED, "train": TRAIN, "validation": VALIDATION, "test": TEST, "guard": GUARD}
@@ -31,6 +33,17 @@ Part = Literal["train", "validation", "test"]
 Kind = Literal["random", "disjoint", "masks"]
 Labels = NDArray[np.int32]
 Mask = NDArray[np.bool_]
+
+
+class SplitFile(TypedDict):
+    """What a saved split says of its codes."""
+
+    kind: Kind
+    window: Count
+    seed: Seed | None
+    labels_md5: Text
+    parameters: dict[Text, Any]
+    leakage: Fraction
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,9 +140,9 @@ class SceneSplit:
         codes = np.ascontiguousarray(read_raster(path, dims=MAP, key="codes").array)
         try:
             about = json.loads(read_raster(path, dims=MAP, key="about").array.tobytes())
-            leakage = about.pop("leakage")
-            split = cls(codes, **about)
-        except (ValueError, TypeError, KeyError, AttributeError, AssertionError) as error:
+            leakage = checked(about, SplitFile, "its record").pop("leakage")
+            split = cls(codes, **{name: about[name] for name in SplitFile.__annotations__ if name != "leakage"})
+        except (ValueError, RecursionError, AssertionError) as error:
             raise ValueError(f"{path} is not a saved split ({error})") from None
         if abs(split.leakage - leakage) > 1e-9:
             raise ValueError(f"{path} was changed: it states a leakage of {leakage:.1%} and has {split.leakage:.1%}")

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import groupby
 from typing import Any
 
 from tcpvit.errors import printable
@@ -31,6 +32,7 @@ class Letters:
     """The fonts that have the letters of some names, in the order in which matplotlib tries them."""
 
     families: tuple[str, ...] = (HOUSE,)
+    files: tuple[str, ...] = ()  # of these families
     missing: frozenset[str] = frozenset()  # letters that no installed font has
 
     def shown(self, text: str) -> str:
@@ -40,6 +42,13 @@ class Letters:
     def shortened(self, text: str, width: int) -> str:
         """Likewise, its middle left out if it is longer than `width` letters; wide letters count twice."""
         return shorten(self.shown(text), width)
+
+    def runs(self, text: str) -> list[tuple[str, str]]:
+        """The text as it can be drawn, in parts, each with the file of a font that has its letters."""
+        return [(file, "".join(part)) for file, part in groupby(self.shown(text), self._file_with)]
+
+    def _file_with(self, letter: str) -> str:
+        return next((file for file in self.files if letter in _glyphs(file)), self.files[0])
 
 
 def letters_for(texts: Iterable[str]) -> Letters:
@@ -78,10 +87,11 @@ def _width(letter: str) -> int:
 
 @lru_cache(maxsize=64)
 def _find(needed: frozenset[str]) -> Letters:
-    families, missing = [HOUSE], set(needed)
+    families, files, missing = [HOUSE], [_house_file()], set(needed)
     for family, file in _candidates() if needed else ():
         if found := missing & _glyphs(file):
             families.append(family)
+            files.append(file)
             missing -= found
         if not missing:
             break
@@ -92,7 +102,7 @@ def _find(needed: frozenset[str]) -> Letters:
             "codes; install one that has, as Noto Sans CJK",
             stacklevel=4,
         )
-    return Letters(tuple(families), frozenset(missing))
+    return Letters(tuple(families), tuple(files), frozenset(missing))
 
 
 def _candidates() -> Iterator[tuple[str, str]]:
