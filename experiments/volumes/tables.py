@@ -107,21 +107,17 @@ def recovery_tables(record: Record) -> list[Table]:
 
 
 def cost_tables(record: Record) -> list[Table]:
-    """Each model at each number of frames."""
-    found = []
-    for frames, kinds in record["frames"].items():
-        dense = kinds["dense"]
-        columns = ["model", "parameters", "MFLOPs", "forward, ms", "training step, ms", "of dense", "training memory"]
-        table = Table(f"cost_{frames}", f"{frames} frames of 32×32 in colour, width 384, 4 blocks", columns)
+    """Each model at the fewest and the most frames."""
+    columns = ["model", "frames", "parameters", "MFLOPs", "forward, ms", "training step, ms", "of dense", "memory"]
+    table = Table("cost", "Clips of 32×32 in colour, width 384, 4 blocks", columns)
+    lengths = list(record["frames"])
+    for frames in (lengths[0], lengths[-1]):
+        kinds = record["frames"][frames]
         for kind, row in kinds.items():
-            table.add(
-                kind,
-                row["parameters"],
-                Written(f"{row['mflops']:.0f}"),
-                Written(f"{row['forward']:.2f}"),
-                Written(f"{row['step']:.2f}"),
-                Ratio(row["step"] / dense["step"]),
-                Bytes(row["training_memory"]),
+            flops, forward, step = (
+                Written(f"{row[key]:.{n}f}") for key, n in (("mflops", 0), ("forward", 1), ("step", 1))
             )
-        found.append(table)
-    return found
+            ratio = Ratio(row["step"] / kinds["dense"]["step"])
+            memory = Bytes(row["training_memory"])
+            table.add(kind, int(frames), row["parameters"], flops, forward, step, ratio, memory)
+    return [table]
