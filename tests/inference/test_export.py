@@ -17,6 +17,7 @@ from PIL import Image
 from small_runs import SMALL, make_set
 
 import tcpvit
+from tcpvit.compat import repair_torchvision
 from tcpvit.data import Splits
 from tcpvit.data.images import resize_pixels, square_box
 from tcpvit.inference import export, export_model, load_model, predict_files
@@ -194,6 +195,7 @@ def test_every_preset(tmp_path, name, kind):
 
 
 def test_what_tensorize_gives(tmp_path):
+    repair_torchvision()
     timm = pytest.importorskip("timm")
     model = timm.create_model(
         "vit_tiny_patch16_224", img_size=32, patch_size=8, embed_dim=48, depth=1, num_heads=3, num_classes=4
@@ -205,6 +207,7 @@ def test_what_tensorize_gives(tmp_path):
 
 @pytest.mark.slow
 def test_what_tensorize_gives_of_transformers(tmp_path):
+    repair_torchvision()
     transformers = pytest.importorskip("transformers")
     config = transformers.ViTConfig(
         image_size=32, patch_size=8, hidden_size=48, num_hidden_layers=1, num_attention_heads=3, intermediate_size=96
