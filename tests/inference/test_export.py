@@ -20,7 +20,7 @@ import tcpvit
 from tcpvit.compat import repair_torchvision
 from tcpvit.data import Splits
 from tcpvit.data.images import resize_pixels, square_box
-from tcpvit.inference import export, export_model, load_model, predict_files
+from tcpvit.inference import LoadedModel, export, export_model, load_model, predict_files
 from tcpvit.inference.evaluate import measure
 from tcpvit.inference.exported import FORMATS, SUFFIXES, load_exported, refuse_code
 from tcpvit.inference.pixels import FromPixels, along, enlarging
@@ -201,8 +201,7 @@ def test_what_tensorize_gives(tmp_path):
         "vit_tiny_patch16_224", img_size=32, patch_size=8, embed_dim=48, depth=1, num_heads=3, num_classes=4
     )
     tcpvit.tensorize_(model, tcpvit.TensorizeConfig(tube=3))
-    tcpvit.save_pretrained(model, tmp_path / "saved")
-    assert export_model(tmp_path / "saved", tmp_path / "model.onnx").difference < 1e-4
+    assert export_model(LoadedModel("small", model.eval()), tmp_path / "model.onnx").difference < 1e-4
 
 
 @pytest.mark.slow
