@@ -37,6 +37,7 @@ PAIRS = (  # which model, against which, on which split
     ("tcp_scene", "std_scene_small", "disjoint"),
     ("tcp_scene", "std_scene", "disjoint"),
     ("tcp_scene", "std_scene-plain", "disjoint"),
+    ("std_scene", "std_scene-plain", "disjoint"),
     ("tcp_scene", "ssftt", "disjoint"),
     ("tcp_scene", "hybridsn", "disjoint"),
     ("tcp_scene", "svm-bands", "disjoint"),
