@@ -53,7 +53,7 @@ SHORT = {
     WIDE: "wide",
     FINE: "sub-patch",
     "tcp-44k": "44k",
-    "std-44k": "44k, dense",
+    "std-44k": "44k",
     "tcp-120k": "120k",
 }
 MS = "ms an image, forward"

@@ -112,4 +112,4 @@ def _draw_panel(panel: Any, points: list[Point], cost: str) -> None:
     panel.grid(color=FAINT)
     panel.margins(y=0.1)
     span = (high - low) or high
-    panel.set_xlim(low - 0.3 * span, high + 0.3 * span)  # room for names
+    panel.set_xlim(low - 0.35 * span, high + 0.3 * span)  # room for names

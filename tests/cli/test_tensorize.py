@@ -212,3 +212,50 @@ def test_a_model_is_not_saved_through_a_link(capsys, tmp_path):
     assert cli.main(["tensorize", "std_vit_cifar", "--out", str(tmp_path / "out")]) == 1
     assert "out/model.safetensors is a link to " in capsys.readouterr().err
     assert (tmp_path / "mine").read_text() == "mine"
+
+
+def tiny_bert(folder):
+    """A BERT with a tokenizer, as transformers saves them."""
+    repair_torchvision()
+    transformers = pytest.importorskip("transformers")
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"word{k}" for k in range(40))]
+    folder.mkdir()
+    (folder / "vocab.txt").write_text("\n".join(words))
+    transformers.BertTokenizer(str(folder / "vocab.txt")).save_pretrained(folder)
+    shape = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
+    transformers.BertModel(transformers.BertConfig(vocab_size=len(words), **shape)).save_pretrained(folder)
+    return f"transformers/{folder}"
+
+
+def test_a_language_model_is_calibrated_on_a_text_file(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("tcpvit.tensorize.quality.SECONDS", 0.01)
+    texts = tmp_path / "texts.txt"
+    texts.write_text("\n".join(" ".join(f"word{(7 * i + j * j) % 40}" for j in range(8)) for i in range(60)))
+    options = ["--calibrate", str(texts), "--json", "--out", str(tmp_path / "half")]
+    assert cli.main(["tensorize", tiny_bert(tmp_path / "bert"), "--keep", "0.5", *options]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["config"]["keep"] == 0.5
+    assert found["comparison"]["samples"] == 8  # every fifth of the 40 different lines
+    assert found["comparison"]["agrees_in"] == "cosine similarity"
+    assert found["comparison"]["bytes"][1] < found["comparison"]["bytes"][0]
+    assert tcpvit.from_pretrained(tmp_path / "half") is not None
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--keep", "0.5"], "give both"),
+        (["--calibrate", "cifar10"], "give both"),
+        (["--keep", "0.5", "--calibrate", "cifar10", "--samples", "2"], "--samples is at least 8"),
+        (["--refine", "2"], "--refine takes minutes"),
+        (["--keep", "3", "--calibrate", "cifar10"], "keep"),
+        (["--keep", "0.5", "--calibrate", "TEXTS"], "takes images, not texts"),
+        (["--keep", "0.5", "--calibrate", "ONE"], "has 1 lines with text"),
+    ],
+)
+def test_calibrations_that_cannot_be(options, words, tmp_path, capsys):
+    (tmp_path / "texts.txt").write_text("one\ntwo\nthree\n")
+    (tmp_path / "one.txt").write_text("one\n")
+    files = {"TEXTS": str(tmp_path / "texts.txt"), "ONE": str(tmp_path / "one.txt")}
+    assert cli.main(["tensorize", "std_vit_cifar", *(files.get(word, word) for word in options)]) == 1
+    assert words in capsys.readouterr().err

@@ -24,6 +24,7 @@ OPTIONS = [
     {"coupling": "shared+mix:rotation", "attention": "joint"},
 ]
 CASES = [("tcp_vit_cifar", options) for options in OPTIONS]
+CASES += [("std_vit_cifar_44k", {}), ("tcp_vit_cifar_44k", {"gated": True})]
 CASES += [("std_vit_cifar", {}), ("std_vit_cifar", {"qkv_bias": False}), ("tcp_vit_pet_backbone", {})]
 
 

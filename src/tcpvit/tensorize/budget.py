@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -14,6 +15,7 @@ from tcpvit.tensorize.fit import Problem, dense_of
 Structure = Literal["best", "slices", "low_rank", "both"]  # "both": slices, with low rank beside them
 TUBES = (2, 3, 4, 6, 8)
 HALVINGS = 60
+HOPELESS = 1.5  # slices that lose as much more than a low rank of their price do not win with one beside them
 
 
 @dataclass(frozen=True)
@@ -38,18 +40,24 @@ def forms_of(problem: Problem, transforms: Mapping[int, Tensor], structure: Stru
     """
     d_in, d_out = problem.best.shape
     dense, step = d_in * d_out, rank_step(d_in, d_out)
-    found = [Form(1, 0, dense, problem.rest)]
-    tubes = {1: None, **transforms} if structure in ("best", "low_rank") else transforms
-    for tube, phi in tubes.items() if structure != "low_rank" else [(1, None)]:
-        target, price = problem.best, 0
-        if phi is not None:
-            slices = problem.slices(tube, phi, problem.a @ problem.best)
-            target, price = problem.best - dense_of(slices, phi), slices.numel()
+
+    def ranked(tube: int, price: int, target: Tensor) -> list[Form]:
         wins = problem.spectrum(target)
         left = torch.cat([wins.flip(0).cumsum(0).flip(0), wins.new_zeros(1)]).tolist()  # after each rank
-        ranks = range(step if tube == 1 else 0, len(left), step) if structure != "slices" else [0]
-        prices = {rank: price + rank * (d_in + d_out) for rank in ranks}
-        found += [Form(tube, rank, p, problem.rest + left[rank]) for rank, p in prices.items() if p < dense]
+        prices = {rank: price + rank * (d_in + d_out) for rank in range(step, len(left), step)}
+        return [Form(tube, rank, p, problem.rest + left[rank]) for rank, p in prices.items() if p < dense]
+
+    found = [Form(1, 0, dense, problem.rest)]
+    if structure in ("best", "low_rank"):
+        found += ranked(1, 0, problem.best)
+    for tube, phi in transforms.items() if structure != "low_rank" else ():
+        slices = problem.slices(tube, phi, problem.a @ problem.best)
+        target, price = problem.best - dense_of(slices, phi), slices.numel()
+        alone = Form(tube, 0, price, problem.rest + problem.cost(target))
+        rivals = [form.error for form in found if form.price <= price]
+        found.append(alone)
+        if structure == "both" or (structure == "best" and alone.error < HOPELESS * min(rivals, default=math.inf)):
+            found += ranked(tube, price, target)
     return found
 
 

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from tcpvit.layers.transform import HatTransform
 
-RIDGES = (1e-6, 1e-4, 1e-3, 1e-2, 1e-1)  # in parts of the mean of A's diagonal
+RIDGES = (1e-5, 1e-3, 1e-2, 1e-1)  # in parts of the mean of A's diagonal
 ROUNDS = 4  # of slices and low rank in turn
 ENOUGH = 1e-3  # a round that lowers the error by less than this part of it is the last
 
@@ -102,15 +102,14 @@ class Fit:
 class Problem:
     """The least-squares problem of one layer: moments, the weight (in, out) that was there, and the ridge."""
 
-    def __init__(self, moments: Moments, weight: Tensor, ridge: float, metric: Tensor | None = None):
+    def __init__(self, moments: Moments, weight: Tensor, ridge: float):
         self.moments, self.before, self.ridge = moments, weight.double(), ridge
-        self.side = None if metric is None else cholesky(metric)  # R, metric = R Rᵀ, (out, out)
         xx, xy, self.energy = moments.centred
-        rounding = 1e-6 * moments.xx.diagonal().mean() / max(moments.count, 1)  # of sums in single precision
-        scale = ridge * xx.diagonal().mean().clamp_min(0) + rounding + 1e-30
+        rounding = 1e-7 * moments.xx.diagonal().sum().item() / max(moments.count, 1)  # of sums in single precision
+        scale = ridge * xx.diagonal().mean().clamp_min(0) + 1e-2 * rounding + 1e-30
         self.a = xx + scale * torch.eye(len(xx), dtype=torch.float64)
         self.b = xy + scale * self.before
-        self.root = cholesky(self.a)
+        self.root = cholesky(self.a, rounding)
         self.best = torch.cholesky_solve(self.b, self.root)  # W*
         self.rest = moments.error(self.best)  # what no layer can win
 
@@ -120,7 +119,7 @@ class Problem:
         """The best slices for AW = `target`: (C, in / C, out / C)."""
         a = hat_blocks(self.a, phi, phi)
         b = hat_blocks(target, phi, phi)
-        return torch.cholesky_solve(b, torch.linalg.cholesky(a))
+        return torch.linalg.solve(a, b)
 
     def low_rank(self, rank: int, target: Tensor) -> tuple[Tensor, Tensor]:
         """The best V (in, r) and U (r, out) for the dense weight `target`."""
@@ -128,16 +127,13 @@ class Problem:
         if white.shape[0] <= white.shape[1]:
             left = torch.linalg.eigh(white @ white.T)[1][:, -rank:]
             v = torch.linalg.solve_triangular(self.root.T, left, upper=True)
-            return v, left.T @ (self.root.T @ target)
+            return v, left.T @ white
         right = torch.linalg.eigh(white.T @ white)[1][:, -rank:]
-        if self.side is None:
-            return target @ right, right.T
-        return target @ (self.side @ right), torch.linalg.solve_triangular(self.side, right.T, upper=False, left=False)
+        return target @ right, right.T
 
     def whitened(self, target: Tensor) -> Tensor:
-        """Lᵀ·target·R, (in, out), in which all directions cost the same."""
-        white = self.root.T @ target
-        return white if self.side is None else white @ self.side
+        """Lᵀ·target, (in, out), in which all directions cost the same."""
+        return self.root.T @ target
 
     def spectrum(self, target: Tensor) -> Tensor:
         """The squared singular values of the whitened target, the largest first: what each further rank wins."""
@@ -195,11 +191,11 @@ def choose_ridge(fitting: Moments, held_out: Moments, weight: Tensor, ridges: Se
     return min(ridges, key=lambda ridge: held_out.error(Problem(fitting, weight, ridge).best))
 
 
-def cholesky(matrix: Tensor) -> Tensor:
+def cholesky(matrix: Tensor, rounding: float = 0.0) -> Tensor:
     """L with L Lᵀ = `matrix`, with as much added to the diagonal as rounding makes necessary."""
-    jitter = matrix.diagonal().mean().clamp_min(1e-30)
-    for power in (0.0, 1e-8, 1e-6, 1e-4, 1e-2):
-        root, info = torch.linalg.cholesky_ex(matrix + power * jitter * torch.eye(len(matrix), dtype=matrix.dtype))
+    mean = matrix.diagonal().mean().clamp_min(1e-30).item()
+    for jitter in (0.0, 1e-8 * mean, 1e-6 * mean, 1e-4 * mean, rounding, 10 * rounding):
+        root, info = torch.linalg.cholesky_ex(matrix + jitter * torch.eye(len(matrix), dtype=matrix.dtype))
         if not info.item() and root.isfinite().all():
             return root
     raise ValueError("the Gram matrix of a layer's inputs is not positive; are the inputs finite numbers?")

@@ -1,0 +1,70 @@
+"""Refinement without labels, and how the original and the converted model are compared."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from tcpvit.tensorize import TensorizeConfig, build, compare, refine, tensorize_
+
+
+def converted(keep=0.3):
+    torch.manual_seed(0)
+    original = build("timm/vit_tiny_patch16_224", img_size=8, patch_size=4, embed_dim=24, depth=2, num_heads=3)
+    original.eval()
+    batches = [torch.randn(32, 3, 8, 8) for _ in range(4)]
+    model = copy.deepcopy(original)
+    tensorize_(model, TensorizeConfig(keep=keep, structure="low_rank"), calibrate=batches, example=False)
+    return original, model, batches
+
+
+def ticking(steps):
+    """A clock on which a step takes a second."""
+    times = iter(range(10 * steps))
+    return lambda: float(next(times))
+
+
+def test_refinement_brings_the_model_nearer():
+    original, _, batches = converted()
+    with torch.no_grad():
+        for block in original.blocks:
+            for parameter in block.parameters():
+                parameter.mul_(4 if parameter.ndim == 2 else 1)  # blocks that matter
+    model = copy.deepcopy(original)
+    tensorize_(model, tube=3, example=False)
+    before = {name: p.clone() for name, p in original.named_parameters()}
+    kept = model.norm.weight.clone()
+    curve = refine(original, model.train(), batches[:3], minutes=1, held_out=batches[3:], lr=2e-3, clock=ticking(100))
+    assert len(curve) == 11
+    assert curve[-1].loss < 0.8 * curve[0].loss
+    assert curve[-1].step > 20
+    assert all(torch.equal(p, before[name]) for name, p in original.named_parameters())
+    assert torch.equal(model.norm.weight, kept)
+    assert model.training
+    assert not model._forward_hooks
+    assert not any(block._forward_hooks for block in [*model.blocks, *original.blocks])
+
+
+def test_nothing_to_refine():
+    with pytest.raises(ValueError, match="nothing to refine"):
+        refine(nn.Linear(3, 3), nn.Linear(3, 3), [torch.randn(2, 3)], minutes=1)
+    with pytest.raises(ValueError, match="minutes is positive"):
+        refine(nn.Linear(3, 3), nn.Linear(3, 3), [torch.randn(2, 3)], minutes=0)
+
+
+def test_comparison(monkeypatch):
+    monkeypatch.setattr("tcpvit.tensorize.quality.SECONDS", 0.01)
+    original, model, batches = converted()
+    labels = [original(x).argmax(-1) for x in batches]
+    same = compare(original, copy.deepcopy(original), batches, labels)
+    assert (same.agreement, same.top1, same.samples) == (1.0, (1.0, 1.0), 128)
+    found = compare(original, model, batches, labels)
+    assert found.parameters[1] < found.parameters[0]
+    assert found.bytes[1] < found.bytes[0]
+    agreed = sum((model(x).argmax(-1) == y).sum().item() for x, y in zip(batches, labels, strict=True))
+    assert found.agreement == pytest.approx(agreed / 128)
+    assert found.top1 == pytest.approx((1.0, agreed / 128))
+    assert "held out from calibration" in found.table().notes[0]
