@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from statistics import mean, stdev
 
 from tcpvit.compare.study import Record
-from tcpvit.tables import Table, Written
+from tcpvit.tables import Bytes, Ratio, Table, Written
 
 LABELS = {
     "digits": {
@@ -23,13 +23,16 @@ LABELS = {
         "slice": "tube along the depth, slices on their own",
     },
 }
-# AUC and accuracy on AdrenalMNIST3D as published (Yang et al., 2023, Table 5; 28³), with the size of the network.
+# AUC and accuracy on AdrenalMNIST3D at 28³, as Yang et al. report them (MedMNIST v2, 2023).
 PUBLISHED = {
     "ResNet-18 + 3D": (0.827, 0.721),
     "ResNet-18 + ACS": (0.839, 0.754),
     "ResNet-50 + ACS": (0.828, 0.758),
     "auto-sklearn": (0.828, 0.802),
 }
+
+
+RECOVERED = {"identity": "frame by frame", "dft": "t-product (DFT)", "dct": "c-product (DCT)", "data": "data-driven"}
 
 
 def opposite_accuracy(confusion: Sequence[Sequence[int]]) -> float:
@@ -79,3 +82,50 @@ def _spread(runs: Sequence[Record], key: str, digits: int) -> Written:
     values = [float(run[key]) for run in runs]
     spread = f" ± {stdev(values):.{digits}f}" if len(values) > 1 else ""
     return Written(f"{mean(values):.{digits}f}{spread}")
+
+
+def published_table() -> Table:
+    """What others report."""
+    table = Table("published", "Published", ["model", "AUC", "accuracy"])
+    for name, (area, accuracy) in PUBLISHED.items():
+        table.add(name, Written(f"{area:.3f}"), Written(f"{accuracy:.3f}"))
+    return table
+
+
+def recovery_tables(record: Record) -> list[Table]:
+    """PSNR by transform and clip, and the time of an SVD beside mprod's."""
+    height, width, frames = record["shape"]
+    title = f"Recovery of {frames} frames of {height}×{width}, PSNR in dB"
+    clips = list(record["clips"])
+    columns = ["product", *(f"{clip}, {task}" for clip in clips for task in ("completion", "robust PCA"))]
+    table = Table("recovery", title, columns)
+    for name, label in RECOVERED.items():
+        rows = [record["clips"][clip][name] for clip in clips]
+        table.add(label, *(Written(f"{row[task]:.1f}") for row in rows for task in ("completion", "robust_pca")))
+    missing, corrupted = (f"{100 * record[key]:.0f} %" for key in ("missing", "corrupted"))
+    table.notes.append(f"Completion: {missing} of the pixels are missing. Robust PCA: {corrupted} are black or white.")
+    times = Table("svd", "One SVD of the lobby along its DCT, float64", ["library", "milliseconds"])
+    for name, milliseconds in record["svd_milliseconds"].items():
+        times.add(name, Written(f"{milliseconds:.1f}"))
+    return [table, times]
+
+
+def cost_tables(record: Record) -> list[Table]:
+    """Each model at each number of frames."""
+    found = []
+    for frames, kinds in record["frames"].items():
+        dense = kinds["dense"]
+        columns = ["model", "parameters", "MFLOPs", "forward, ms", "training step, ms", "of dense", "training memory"]
+        table = Table(f"cost_{frames}", f"{frames} frames of 32×32 in colour, width 384, 4 blocks", columns)
+        for kind, row in kinds.items():
+            table.add(
+                kind,
+                row["parameters"],
+                Written(f"{row['mflops']:.0f}"),
+                Written(f"{row['forward']:.2f}"),
+                Written(f"{row['step']:.2f}"),
+                Ratio(row["step"] / dense["step"]),
+                Bytes(row["training_memory"]),
+            )
+        found.append(table)
+    return found
