@@ -37,6 +37,7 @@ PAIRS = (  # which model, against which, on which split
     ("tcp_scene", "std_scene_small", "disjoint"),
     ("tcp_scene", "std_scene", "disjoint"),
     ("tcp_scene", "std_scene-plain", "disjoint"),
+    ("std_scene", "std_scene-plain", "disjoint"),
     ("tcp_scene", "ssftt", "disjoint"),
     ("tcp_scene", "hybridsn", "disjoint"),
     ("tcp_scene", "svm-bands", "disjoint"),
@@ -134,15 +135,15 @@ def _size(parameters: int | None) -> str:
 def lever_table(records: list[Record]) -> Table:
     """What each lever does to both models on validation fields."""
     runs = of_group(records, "levers")
-    columns = ["changed", *(LABELS[name] for name in ("tcp_scene", "std_scene"))]
-    seeds = len({run["seed"] for each in runs.values() for run in each})
-    title = f"OA on validation fields (disjoint, {seeds} splits), and the lead over the row that is changed"
+    columns = ["changed", "splits", *(LABELS[name] for name in ("tcp_scene", "std_scene"))]
+    title = "OA on validation fields, and the lead over the row that is changed, on the same splits"
     table = Table("levers", title, columns)
     for lever, label in LEVER_LABELS.items():
         base = "chosen" if lever.startswith("chosen-") else "base"
         cells = [_against(runs, f"{name}.{lever}", f"{name}.{base}") for name in ("tcp_scene", "std_scene")]
+        splits = {run["seed"] for name in ("tcp_scene", "std_scene") for run in runs.get(f"{name}.{lever}", [])}
         if any(cells):
-            table.add(label, *cells)
+            table.add(label, len(splits), *cells)
     return table
 
 
