@@ -26,7 +26,7 @@ from experiments.hyperspectral.peers import NETWORKS
 from tcpvit.data.scenes import Scene, find_scene, fit_statistics, scene_windows
 from tcpvit.models import create_model
 
-NAMES = ("tcp_scene", "tcp_scene_stem", "std_scene", "ssftt")
+NAMES = ("tcp_scene", "std_scene")
 OUT = Path("results/bench/hyperspectral.json")
 BATCH = 512
 
@@ -79,7 +79,7 @@ def memory(name: str) -> int:
 def main() -> None:
     """Measure all models, each in its own process, and write the record."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--root", type=Path)
+    parser.add_argument("--root", type=Path, help="the folder that holds the data sets")
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.one:

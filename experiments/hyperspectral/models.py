@@ -11,7 +11,7 @@ Words = tuple[str, ...]
 
 VITS = ("tcp_scene", "tcp_scene_stem", "tcp_scene_shuffle", "std_scene", "std_scene_small")
 _plain = ("turn=false", "noise=0", "weight_decay=0")
-_ours = ("turn=true", "noise=0.3", "schedule=cycle", "epochs=10")
+_ours = ("turn=true", "noise=0.3", "schedule=cycle")
 MODELS: dict[str, Words] = {
     **{name: (f"model={name}",) for name in VITS},
     "svm-bands": ("model=svm-bands",),
@@ -29,6 +29,7 @@ _vit: tuple[Words, ...] = (
     ("lr=4e-3", "options.kept=16", "epochs=20"),
 )
 FLATTENED = ("flatten=1",)
+NOT_FLATTENED = {"tcp_scene-plain": "tcp_scene", "std_scene-plain": "std_scene"}  # between fields, else as chosen
 AS_W = ("tcp_scene_stem", "tcp_scene_shuffle")  # have no trials of their own and take what W chose
 _svm: tuple[Words, ...] = tuple(("C=100", f"kept={k}", f"scaled={s}") for s in ("true", "false") for k in (20, 32))
 
@@ -82,7 +83,6 @@ LEVERS: dict[str, Words] = {
     for name in ("tcp_scene", "std_scene")
 }
 ABLATIONS: dict[str, Words] = {
-    "w": (),
     "kept-8": ("options.kept=8",),
     "kept-16": ("options.kept=16",),
     "kept-32": ("options.kept=32",),

@@ -7,16 +7,17 @@ from pathlib import Path
 from experiments.hyperspectral.figures import draw_kept
 from experiments.hyperspectral.tables import (
     SPLITS,
+    Runs,
     ablation_table,
+    ablations,
     choice_table,
     lever_table,
     model_table,
-    of_group,
     pair_table,
     scene_table,
 )
 from experiments.pages import Blocks, figure, markdown, write_pages
-from tcpvit.compare.study import Places
+from tcpvit.compare.study import Places, Record
 from tcpvit.figures.style import save_figure
 from tcpvit.files import read_json
 
@@ -27,9 +28,16 @@ WHOLE = Path("bench/hyperspectral.json")  # beside the records: the whole scene,
 def write(places: Places) -> list[Path]:
     """Draw the figure and fill the page."""
     records = places.records()
-    drawn = draw_kept({kind: of_group(records, f"ablate-{kind}") for kind in SPLITS})
+    drawn = draw_kept({kind: _by_kept(records, kind) for kind in SPLITS})
     files = [] if drawn is None else save_figure(drawn, places.pages / STEM, ["svg"])
     return [*write_pages(places, blocks(places), {}), *files]
+
+
+def _by_kept(records: list[Record], kind: str) -> Runs:
+    """The ablation of K; W as chosen is one of its points."""
+    runs = ablations(records, kind)
+    chosen = {f"kept-{run['settings']['options']['kept']}": runs["w"] for run in runs["w"]}
+    return {**chosen, **runs}
 
 
 def blocks(places: Places) -> dict[str, Blocks]:
@@ -41,7 +49,7 @@ def blocks(places: Places) -> dict[str, Blocks]:
             "models": markdown(model_table(records)),
             "levers": markdown(lever_table(records)),
             "ablations": markdown(ablation_table(records)),
-            "kept": figure(STEM, "W with 8 to 64 coefficients of each spectrum; grey: single splits.", places.pages),
+            "kept": figure(STEM, "W with 8 to 32 coefficients of each spectrum.", places.pages),
             "chosen": markdown(choice_table(records)),
             "scene": markdown(scene_table(read_json(whole)["models"] if whole.is_file() else [])),
         }

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from statistics import fmean
 
-from experiments.hyperspectral.models import MODELS
 from tcpvit.compare.intervals import between, interval, leads, percent, signed
 from tcpvit.compare.study import Record
 from tcpvit.tables import Bytes, Cell, Table, Written
@@ -18,6 +17,8 @@ LABELS = {
     "tcp_scene_shuffle": "`tcp_scene_shuffle`",
     "std_scene": "`std_scene`, dense",
     "std_scene_small": "`std_scene_small`, dense, of W's size",
+    "tcp_scene-plain": "`tcp_scene` (W), windows not flattened",
+    "std_scene-plain": "`std_scene`, dense, windows not flattened",
     "svm-bands": "SVM, bands",
     "svm-dct": "SVM, DCT coefficients",
     "svm-mean": "SVM, DCT coefficients of pixel and window mean",
@@ -35,6 +36,8 @@ PAIRS = (  # which model, against which, on which split
     ("tcp_scene_stem", "ssftt", "random"),
     ("tcp_scene", "std_scene_small", "disjoint"),
     ("tcp_scene", "std_scene", "disjoint"),
+    ("tcp_scene", "std_scene-plain", "disjoint"),
+    ("std_scene", "std_scene-plain", "disjoint"),
     ("tcp_scene", "ssftt", "disjoint"),
     ("tcp_scene", "hybridsn", "disjoint"),
     ("tcp_scene", "svm-bands", "disjoint"),
@@ -90,7 +93,7 @@ def model_table(records: list[Record]) -> Table:
     for kind, said in SPLITS.items():
         columns += [f"OA, {said}{_leakage(groups[kind])}", "AA", "splits"]
     table = Table("models", "Test pixels, mean ± deviation over splits", columns)
-    for name in MODELS:
+    for name in LABELS:
         runs = [groups[kind].get(name, []) for kind in SPLITS]
         if any(runs):
             sizes = dict.fromkeys(_size(each[0]["parameters"]) for each in runs if each)  # K was chosen by split
@@ -132,27 +135,35 @@ def _size(parameters: int | None) -> str:
 def lever_table(records: list[Record]) -> Table:
     """What each lever does to both models on validation fields."""
     runs = of_group(records, "levers")
-    columns = ["changed", *(LABELS[name] for name in ("tcp_scene", "std_scene"))]
-    seeds = len({run["seed"] for each in runs.values() for run in each})
-    title = f"OA on validation fields (disjoint, {seeds} splits), and the lead over the row that is changed"
+    columns = ["changed", "splits", *(LABELS[name] for name in ("tcp_scene", "std_scene"))]
+    title = "OA on validation fields, and the lead over the row that is changed, on the same splits"
     table = Table("levers", title, columns)
     for lever, label in LEVER_LABELS.items():
         base = "chosen" if lever.startswith("chosen-") else "base"
         cells = [_against(runs, f"{name}.{lever}", f"{name}.{base}") for name in ("tcp_scene", "std_scene")]
+        splits = {run["seed"] for name in ("tcp_scene", "std_scene") for run in runs.get(f"{name}.{lever}", [])}
         if any(cells):
-            table.add(label, *cells)
+            table.add(label, len(splits), *cells)
     return table
 
 
+def ablations(records: list[Record], kind: str) -> Runs:
+    """W as chosen, and with one thing changed, on the splits that were tried."""
+    runs = of_group(records, f"ablate-{kind}")
+    seeds = {run["seed"] for each in runs.values() for run in each}
+    return {"w": [run for run in of_group(records, kind).get("tcp_scene", []) if run["seed"] in seeds], **runs}
+
+
 def ablation_table(records: list[Record]) -> Table:
-    """W with one thing changed, test pixels of both splits."""
-    columns = ["changed", "parameters", *SPLITS.values()]
-    groups = [of_group(records, f"ablate-{kind}") for kind in SPLITS]
+    """W with one thing changed, test pixels of the splits that were tried."""
+    groups = {said: ablations(records, kind) for kind, said in SPLITS.items()}
+    groups = {said: runs for said, runs in groups.items() if runs["w"]}
+    columns = ["changed", "parameters", *(f"{said}, splits: {len(runs['w'])}" for said, runs in groups.items())]
     table = Table("ablations", "OA on test pixels, and the lead over the first row on the same splits", columns)
     for name, label in ABLATION_LABELS.items():
-        cells = [_against(runs, name, "w") for runs in groups]
+        cells = [_against(runs, name, "w") for runs in groups.values()]
         if any(cells):
-            counts = [run["parameters"] for runs in groups for run in runs.get(name, [])]
+            counts = [run["parameters"] for runs in groups.values() for run in runs.get(name, [])]
             table.add(label, counts[0], *cells)
     return table
 
@@ -163,14 +174,15 @@ def _against(runs: Runs, name: str, base: str) -> Written | None:
     if not mine:
         return None
     found = leads(mine, runs.get(base, []), "oa")
-    beside = f", {signed(fmean(found))} {between(interval(found))}" if found and name != base else ""
+    ends = f" {between(interval(found))}" if len(found) > 1 else ""
+    beside = f", {signed(fmean(found))}{ends}" if found and name != base else ""
     return Written(f"{100 * fmean(run['oa'] for run in mine):.1f} %{beside}")
 
 
 def choice_table(records: list[Record]) -> Table:
     """The settings that each model has on each split, chosen on validation pixels."""
     table = Table("chosen", "Settings chosen on validation pixels", ["model", *SPLITS.values()])
-    for name in MODELS:
+    for name in LABELS:
         runs = [of_group(records, kind).get(name, []) for kind in SPLITS]
         if any(runs):
             table.add(LABELS[name], *(_words(each[0]) if each else None for each in runs))

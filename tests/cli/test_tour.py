@@ -50,3 +50,9 @@ def test_a_missing_scikit_learn_is_one_sentence(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
     assert cli.main(["demo", "--algebra"]) == 1
     assert "scikit-learn: pip install 'tcpvit[demo]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", [["--overwrite"], ["--set", "depth=2"]])
+def test_what_would_change_nothing_is_refused(option, capsys):
+    assert cli.main(["demo", "--algebra", *option]) == 1
+    assert "--algebra trains nothing" in capsys.readouterr().err

@@ -12,7 +12,7 @@ from PIL import Image
 from tcpvit.cli.app import main
 from tcpvit.inference import explain, load_model
 from tcpvit.inference.explain import entering, rollout
-from tcpvit.models import create_model
+from tcpvit.models import create_model, save_pretrained
 
 
 @pytest.fixture
@@ -130,3 +130,24 @@ def test_files_become_figures_and_numbers(tmp_path, monkeypatch, capsys):
     assert main(["explain", "tcp_vit_cifar_plus", "in/bad.png"]) == 1
     assert main(["explain", "tcp_vit_cifar_plus", "in", "--on-bad", "stop"]) == 1
     assert main(["explain", "std_vit_cifar", "in/猫 $x$.png"]) == 1
+
+
+@pytest.mark.parametrize("name", ["tcp_vit_volume_small", "tcp_vit_volume_segmenter"])
+def test_volumes_are_explained_by_depth(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    model = create_model(name)
+    channels, shape = model.config.in_chans, model.config.image_shape
+    save_pretrained(model, tmp_path / "model")
+    segments = "segmenter" in name
+    classes = [f"class {k}" for k in range(model.config.num_classes)]
+    about = {"source": "made", "task": "segmentation" if segments else "classification", "classes": classes}
+    about |= {"image_shape": [channels, *shape], "mean": [0.5] * channels, "std": [0.2] * channels}
+    (tmp_path / "model" / "preprocessing.json").write_text(json.dumps(about))
+    np.save(tmp_path / "scan.npy", np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8))
+    assert main(["explain", "model", "scan.npy", "--out", "out", "--json"]) == 0, capsys.readouterr().err
+    (numbers,) = json.loads(capsys.readouterr().out)
+    depth = model.get_submodule("backbone").config if segments else model.config
+    assert len(numbers["by_depth"]) == depth.grid_of(*shape)[0]
+    assert sum(numbers["by_depth"]) == pytest.approx(sum(numbers["by_slice"]), abs=1e-3)
+    assert (tmp_path / "out" / "scan.npy.png").is_file()

@@ -227,6 +227,13 @@ class Two(nn.Module):
         return self.first(x) if x.mean() > -1 else self.second(x)
 
 
+def test_batches_may_go_different_ways():
+    torch.manual_seed(0)
+    report = tensorize_(Two(), HALF, calibrate=[torch.randn(100, 8), torch.randn(100, 8) - 5, torch.randn(90, 8)])
+    assert report.converted == ["first"]  # the first batch says which layers there are
+    assert report.skipped == {"second": "not reached by the calibration data"}
+
+
 def test_layers_that_the_data_do_not_reach_are_named():
     report = tensorize_(Two(), HALF, calibrate=[torch.randn(100, 8)])
     assert report.skipped == {"second": "not reached by the calibration data"}

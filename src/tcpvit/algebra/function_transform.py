@@ -7,12 +7,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from tcpvit.algebra.bases import unitary_scale
 from tcpvit.algebra.cache import outside_torch_modes
-from tcpvit.algebra.transforms import Transform
+from tcpvit.algebra.transforms import MatrixTransform
 
 
-class FunctionTransform(Transform):
+class FunctionTransform(MatrixTransform):
     """A linear function along the last dimension, and its inverse, as a transform for tubes of length `tube`.
 
     Both take and return tensors (..., C), in any precision, and keep the shape. They are tried on a tensor first: a
@@ -30,21 +29,8 @@ class FunctionTransform(Transform):
         tube: int,
         name: str = "function",
     ):
-        super().__init__(name, tube)
         self.forward, self.backward = forward, backward
-        self._matrix, self._inverse = outside_torch_modes(self._examined)
-        self.is_complex = self._matrix.is_complex()
-        self.scale = unitary_scale(self._matrix)
-
-    @property
-    def matrix(self) -> Tensor:
-        """M: column j is what becomes of the unit tube j."""
-        return self._matrix
-
-    @property
-    def inverse_matrix(self) -> Tensor:
-        """M⁻¹, of the inverse function."""
-        return self._inverse
+        super().__init__(outside_torch_modes(self._matrix_of_both, tube), name)
 
     def to_hat_slices(self, x: Tensor, *, half: bool = False) -> Tensor:
         """(..., C) -> (C, ...), by the function."""
@@ -54,19 +40,18 @@ class FunctionTransform(Transform):
         """(C, ...) -> (..., C), by the inverse function."""
         return self.backward(x_hat.movedim(0, -1))
 
-    def _examined(self) -> tuple[Tensor, Tensor]:
-        """Both matrices, if they say the same as the functions."""
-        units = torch.eye(self.tube, dtype=torch.float64)
+    def _matrix_of_both(self, tube: int) -> Tensor:
+        """M, whose column j is what becomes of the unit tube j, if it says the same as the functions."""
+        units = torch.eye(tube, dtype=torch.float64)
         hats = self.forward(units)  # unit tubes as rows
         if hats.shape != units.shape:
             raise ValueError(
                 f"a transform keeps the shape (..., C) of tubes, but {tuple(units.shape)} became {tuple(hats.shape)}"
             )
-        matrix, inverse = hats.mT.contiguous(), self.backward(units.to(hats.dtype)).mT.contiguous()
-        probe = torch.linspace(-1, 2, self.tube, dtype=torch.float64) ** 3
+        probe = torch.linspace(-1, 2, tube, dtype=torch.float64) ** 3
         tolerance = 1e-6 * float(hats.abs().max())
-        if not torch.allclose(self.forward(probe), matrix @ probe.to(matrix.dtype), atol=tolerance):
+        if not torch.allclose(self.forward(probe), hats.mT @ probe.to(hats.dtype), atol=tolerance):
             raise ValueError("the function of a transform is linear and acts along the last dimension, this one is not")
         if not torch.allclose(self.backward(hats).to(hats.dtype), units.to(hats.dtype), atol=1e-6):
             raise ValueError("the second function of a transform is the inverse of the first, this one is not")
-        return matrix, inverse.to(matrix.dtype)
+        return hats.mT.contiguous()

@@ -69,6 +69,8 @@ def demo(
         tcpvit demo --algebra
         tcpvit demo --set level=hard --overwrite
     """
+    if algebra and (set or overwrite):
+        raise ValueError("--algebra trains nothing, so that --set and --overwrite would change nothing: leave them out")
     if algebra:
         tour.demo()
         return None

@@ -7,17 +7,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from tcpvit.cli.predict import load_trained
+from tcpvit.cli.predict_scene import importance_on_test, open_for
 from tcpvit.cli.progress import display_for
+from tcpvit.cli.scene_figures import importance_figure
 from tcpvit.data.images import Fit, OnBad, list_bad
 from tcpvit.errors import printable
 from tcpvit.figures.explain import Row, draw_explanation
 from tcpvit.figures.masks import overlay
 from tcpvit.figures.style import save_figure
 from tcpvit.inference.explain import ExplainedFile, Explanation, explain_files
+from tcpvit.inference.importance import BandImportance
 from tcpvit.inference.loading import LoadedModel, Weights
 from tcpvit.inference.predict import find_images
+from tcpvit.inference.volumes import find_files, takes_volumes
 from tcpvit.tables import json_text
 
 GAIN = 2.0  # contrasts between channels are shown so much stronger than they are
@@ -25,24 +30,25 @@ GAIN = 2.0  # contrasts between channels are shown so much stronger than they ar
 
 def explain(
     target: str,
-    paths: list[Path],
+    paths: list[Path] = [],  # noqa: B006 (typer copies it)
     *,
     out: Path = Path("explained"),
     weights: Weights = "best",
     fit: Fit | None = None,
     on_bad: OnBad = "skip",
     json: bool = False,
-) -> list[ExplainedFile]:
+) -> list[ExplainedFile] | BandImportance:
     """Show what the slices of a model do with images.
 
     Draws a figure for each image: its slices, what each contributes (gradient × input by patch), the answer without
     each slice, and where the class token looks in each block, slice and head, with the rollout of all blocks. Of a
-    segmenter, the pixels that change without a slice.
+    segmenter, the pixels that change without a slice; of a model of volumes, also what each depth contributes. Of a run
+    on a spectral scene, which needs no paths, the importance of each band and frequency over its test pixels.
 
     Args:
         target: a TCP model: a run folder, a folder written by save_pretrained, or a preset whose weights come with the
             package.
-        paths: image files, and folders that are searched for images with everything below them.
+        paths: images or volumes, and folders that are searched for them with everything below.
         out: the folder for the figures, NAME.png and NAME.svg.
         weights: of a run, those of its best or its last epoch.
         fit: make images square by keeping the middle (crop) or everything (squash); by default as in training.
@@ -53,9 +59,16 @@ def explain(
         tcpvit explain tcp_vit_cifar_plus holiday.jpg
         tcpvit explain runs/demo/tcp-0 holiday.jpg holiday/ --out explained --json
         tcpvit explain tcp_vit_pet holiday/cat.jpg
+        tcpvit explain runs/field --out explained
     """
     loaded = load_trained(target, weights, display_for(json=True))
-    files = find_images(paths, leave_out=[out])
+    if "scene" in (loaded.preprocessing or {}):
+        if paths:
+            raise ValueError(f"{target} is explained by the scene of its run; leave {paths[0]} out")
+        return _explain_scene(loaded, out, json)
+    if not paths:
+        raise ValueError("name the images, or folders of images, to explain")
+    files = find_files(loaded, paths) if takes_volumes(loaded) else find_images(paths, leave_out=[out])
     names = _names(files)
     done, bad = [], []
     for name, found in zip(names, explain_files(loaded, files, fit=fit), strict=True):
@@ -77,23 +90,45 @@ def explain(
     return done
 
 
+def _explain_scene(loaded: LoadedModel, out: Path, json: bool) -> BandImportance:
+    """The importance of bands and frequencies over the test pixels of a run's scene."""
+    scene, split = open_for(loaded, None, None)
+    found = importance_on_test(loaded, scene, split)
+    save_figure(importance_figure(scene, found), out / "importance", ("png", "svg"))
+    if json:
+        print(json_text({"by_band": found.by_band.tolist(), "by_frequency": found.by_frequency.tolist()}))
+    print(f"the importance of bands and frequencies, in {printable(str(out))}", file=sys.stderr)
+    return found
+
+
 def figure_of(loaded: LoadedModel, found: ExplainedFile) -> Any:
     """The figure of one image."""
     about, explained = loaded.preparation(), found.explanation
     title = f"{Path(found.file).name}: {loaded.name}"
     slices = _slice_images(found.pixels, loaded) if explained.slices is not None else None
     segments = explained.logits.ndim > 1
+    by_slice, rollout, attention = (
+        each.sum(-3).numpy() if explained.by_depth is not None else each.numpy()  # all depths of a volume together
+        for each in (explained.by_slice, explained.rollout, explained.attention)
+    )
     return draw_explanation(
         title,
         found.pixels,
         slices,
-        explained.by_slice.numpy(),
-        explained.rollout.numpy(),
-        explained.attention.numpy(),
+        by_slice,
+        rollout,
+        attention,
         _mask_rows(explained) if segments else _label_rows(explained, about["classes"]),
-        overlay(found.pixels, explained.answer.numpy(), edges=True) if segments else None,
-        explained.changed.numpy().astype(float) if segments else None,
+        overlay(found.pixels, _middle(explained.answer), edges=True) if segments else None,
+        _middle(explained.changed, first=1).astype(float) if segments else None,
+        None if explained.by_depth is None else explained.by_depth.numpy(),
     )
+
+
+def _middle(labels: Tensor, first: int = 0) -> np.ndarray:
+    """Labels of an image as they are, of a volume those of its middle, as the image of it that is shown."""
+    volume = labels.ndim - first == 3
+    return (labels.select(first, labels.shape[first] // 2) if volume else labels).numpy()
 
 
 def _label_rows(explained: Explanation, classes: list[str]) -> list[Row]:
@@ -105,7 +140,7 @@ def _label_rows(explained: Explanation, classes: list[str]) -> list[Row]:
 
 def _mask_rows(explained: Explanation) -> list[Row]:
     """How much of the mask stays as it is without each slice."""
-    same = 1 - explained.changed.float().mean((1, 2))
+    same = 1 - explained.changed.float().flatten(1).mean(1)
     rows = [Row("all slices", "its mask", 1.0)]
     return rows + [Row(f"without slice {k}", "the same", float(each)) for k, each in enumerate(same)]
 

@@ -73,7 +73,8 @@ def predict(
     Args:
         target: a run folder, a folder written by save_pretrained, a file written by `tcpvit export`, or a preset whose
             weights come with the package.
-        paths: image files, and folders that are searched for images with everything below them.
+        paths: image files, and folders that are searched for images with everything below them; for a model of
+            volumes or clips NIfTI, NumPy and TIFF files, DICOM folders, or video and folders of frames.
         scene: instead of images, a scene of many bands, a file or a name as indian-pines. Bands of another sensor are
             interpolated at the wavelengths of the model.
         labels: the label map of that scene, to draw beside the prediction with --images.

@@ -12,7 +12,7 @@ from tcpvit.cli.shortcuts import named_set
 from tcpvit.cli.show import show
 from tcpvit.data.registry import is_scene
 from tcpvit.data.scenes import Scene, SceneSplit, open_scene, open_split, scene_splits
-from tcpvit.inference.importance import band_importance
+from tcpvit.inference.importance import BandImportance, band_importance
 from tcpvit.inference.loading import LoadedModel
 from tcpvit.inference.scene_map import SceneMap, classify_scene
 from tcpvit.layers.bands import BandDCT
@@ -35,15 +35,12 @@ def predict_scene(
     progress: Progress,
 ) -> SceneMap:
     """Classify a scene, by default that of the run; write the map, and the figures into `images`."""
-    opened, split = _open(loaded, scene, labels)
+    opened, split = open_for(loaded, scene, labels)
     found = classify_scene(loaded, opened, batch_size=batch_size, device=device, progress=progress)
     files = [file for place in ([out] if out is not None else _places(opened)) for file in found.write(place)]
     if images is not None:
-        importance = None
-        if split is not None and isinstance(getattr(loaded.model, "bands", None), BandDCT):
-            test = loaded.prepare(scene_splits(opened.name, opened, split).test)
-            some = torch.linspace(0, len(test) - 1, min(len(test), LOOKED_AT)).long()
-            importance = band_importance(loaded.model.cpu(), test.subset(some))
+        known = split is not None and isinstance(getattr(loaded.model, "bands", None), BandDCT)
+        importance = importance_on_test(loaded, opened, split) if known else None
         files += draw_prediction(found, opened, split, importance, images)
     table = found.table()
     if json:
@@ -56,7 +53,16 @@ def predict_scene(
     return found
 
 
-def _open(loaded: LoadedModel, scene: str | None, labels: Path | None) -> tuple[Scene, SceneSplit | None]:
+def importance_on_test(loaded: LoadedModel, scene: Scene, split: SceneSplit | None) -> BandImportance:
+    """What the model looks at, over some of the test windows."""
+    if split is None:
+        raise ValueError(f"{loaded.name} does not say which pixels are for its test; take the folder of its run")
+    test = loaded.prepare(scene_splits(scene.name, scene, split).test)
+    some = torch.linspace(0, len(test) - 1, min(len(test), LOOKED_AT)).long()
+    return band_importance(loaded.model.cpu(), test.subset(some))
+
+
+def open_for(loaded: LoadedModel, scene: str | None, labels: Path | None) -> tuple[Scene, SceneSplit | None]:
     """The scene that is named, with its labels; without a name that of the run, with its split."""
     if scene is not None:
         name = named_set(None, scene, {})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,6 +13,9 @@ from tcpvit.figures.spectra import draw_energy, draw_importance, draw_spectra
 from tcpvit.figures.style import save_figure
 from tcpvit.inference.importance import BandImportance
 from tcpvit.inference.scene_map import SceneMap
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 FALSE_COLOURS = "false colours"
 
@@ -60,11 +64,16 @@ def draw_prediction(
     maps["confidence (white: 1)"] = colour_confidence(found.confidence)
     figures = {"maps": draw_maps(maps, _classes(found.scene), PARTS if split is not None else None)}
     if importance is not None:
-        good = scene.good_bands
-        known = scene.wavelengths is not None and len(good) == len(importance.by_band)
-        wavelengths = np.asarray(scene.wavelengths)[good] if known else None
-        figures["importance"] = draw_importance(importance.by_band, importance.by_frequency, wavelengths)
+        figures["importance"] = importance_figure(scene, importance)
     return _save(figures, folder)
+
+
+def importance_figure(scene: Scene, importance: BandImportance) -> Figure:
+    """The importance of bands, by wavelength where that is known, and of frequencies."""
+    good = scene.good_bands
+    known = scene.wavelengths is not None and len(good) == len(importance.by_band)
+    wavelengths = np.asarray(scene.wavelengths)[good] if known else None
+    return draw_importance(importance.by_band, importance.by_frequency, wavelengths)
 
 
 def _classes(scene: Scene) -> dict[str, tuple[int, int, int]]:

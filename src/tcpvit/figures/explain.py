@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 WIDTH, EDGE, GAP, TITLE = 7.2, 0.12, 0.06, 0.2  # inches
 PANEL, SMALLEST, LARGEST = 1.18, 0.2, 0.62  # inches: an image, and an attention map
+DEPTH = 0.75  # inches: what each depth of a volume contributes
 SLICES = 3  # shown; a longer tube is shown by its first slices
 COLOURS = (INK, ORANGE, SKY)
 PLAIN: dict[str, Any] = {"parse_math": False}
@@ -40,10 +41,11 @@ def draw_explanation(
     rows: Sequence[Row],
     mask: np.ndarray | None = None,
     changed: np.ndarray | None = None,
+    by_depth: np.ndarray | None = None,
 ) -> Figure:
     """The image (H, W, 3) uint8 with its slices (C, H, W, 3), contributions (C, h, w), rollout (S, h, w) and attention
     (L, S, heads, h, w); of a segmenter also the mask over the image (H, W, 3), and the pixels (C, H, W) that change
-    without a slice."""
+    without a slice; of a volume the contributions by depth (t,)."""
     with house_style():
         letters = letters_for([title, *(row.label for row in rows)])
     with house_style(letters.families) as Figure:
@@ -58,7 +60,10 @@ def draw_explanation(
         canvas.write(EDGE, 0.14, letters.shortened(title, 90), weight="bold", fontsize=8.5)
         _draw_images(canvas, top, pixels, slices, by_slice, rollout, mask, changed)
         left = EDGE + columns * (PANEL + GAP) + 0.3
-        _draw_rows(canvas, left, top + TITLE, len(bands) * (PANEL + TITLE) - TITLE, rows, letters)
+        free = len(bands) * (PANEL + TITLE) - TITLE - (0 if by_depth is None else DEPTH)
+        _draw_rows(canvas, left, top + TITLE, free, rows, letters)
+        if by_depth is not None:
+            _draw_depth(canvas, left, above - DEPTH + 0.1, by_depth)
         _draw_attention(canvas, above + 0.18, side, split, attention)
         return figure
 
@@ -98,7 +103,7 @@ def _draw_images(
     lines: list[tuple[str, Any, list[Any]]] = []
     if slices is not None:
         lines.append(("image", pixels, [(f"slice {k}", slices[k], None) for k in range(shown)]))
-    totals = [f"gradient × input {each.sum():+.1f}".replace("-", "−") for each in by_slice]
+    totals = [f"grad × input {each.sum():+.2g}".replace("-", "−") for each in by_slice]
     lines.append(("rollout", (pixels, rollout.mean(0)), [(totals[k], None, signed_roots[k]) for k in range(shown)]))
     if changed is not None:
         lines.append(("mask", mask, [(f"changes without {k}", changed[k], None) for k in range(shown)]))
@@ -141,6 +146,15 @@ def _draw_rows(canvas: _Canvas, left: float, top: float, height: float, rows: Se
         canvas.write(left + width, y + 0.12, found, ha="right", weight="bold" if i == 0 else "normal")
     for line, text in enumerate(("gradient × input: red patches speak", "for the answer, blue ones against it")):
         canvas.write(left, top + height - 0.22 + 0.14 * line, text, fontsize=6.5, color="#777777")
+
+
+def _draw_depth(canvas: _Canvas, left: float, top: float, by_depth: np.ndarray) -> None:
+    """What each depth of a volume contributes, from its first patches to its last."""
+    canvas.write(left, top, "gradient × input by depth")
+    panel = canvas.panel(left, top + 0.12, WIDTH - left - EDGE, 0.42)
+    colours = [ORANGE if value > 0 else BLUE for value in by_depth]
+    panel.bar(range(len(by_depth)), by_depth, 0.8, color=colours)
+    panel.axhline(0, color=INK, linewidth=0.5)
 
 
 def _map_side(attention: np.ndarray) -> tuple[float, float]:

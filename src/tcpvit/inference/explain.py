@@ -20,6 +20,7 @@ from tcpvit.data.decode import as_colour
 from tcpvit.data.images import Fit
 from tcpvit.inference.loading import LoadedModel
 from tcpvit.inference.predict import as_image_files
+from tcpvit.inference.volumes import as_volume_files, takes_volumes
 from tcpvit.models.segmenter import EncoderDecoder
 from tcpvit.models.vit import VisionTransformer
 
@@ -30,9 +31,9 @@ class Explanation:
 
     logits: Tensor  # (classes,), or (classes, height, width) of a segmenter
     without: Tensor  # (C, *logits): the same with slice k taken away
-    attention: Tensor  # (L, S, H, h, w): where the class token looks
+    attention: Tensor  # (L, S, H, h, w): where the class token looks; of volumes the grid is t×h×w here and below
     rollout: Tensor  # (S, h, w): attention followed through all blocks, from the class token
-    by_slice: Tensor  # (C, h, w): gradient × input of the answer, by slice and patch; of volumes (C, t, h, w)
+    by_slice: Tensor  # (C, h, w): gradient × input of the answer, by slice and patch
     by_channel: Tensor  # (channels,): gradient × input of the answer, by band of the image
     slices: Tensor | None  # (C, height, width): the image in the hat domain, where its channels are the tube
 
@@ -56,17 +57,24 @@ class Explanation:
         """(C, ...): where the answer is another without slice k; the pixels of a segmenter, or one value."""
         return self.without.argmax(1) != self.answer
 
+    @property
+    def by_depth(self) -> Tensor | None:
+        """(t,): gradient × input of the answer, by the patches' place along the depth of a volume."""
+        return self.by_slice.sum((0, 2, 3)) if self.by_slice.ndim == 4 else None
+
     def to_dict(self, classes: Sequence[str]) -> dict[str, Any]:
         """JSON-ready numbers."""
         found: dict[str, Any] = {"by_slice": _rounded(self.by_slice.flatten(1).sum(1))}
         found |= {"by_channel": _rounded(self.by_channel), "by_slice_and_patch": _rounded(self.by_slice)}
+        if self.by_depth is not None:
+            found["by_depth"] = _rounded(self.by_depth)
         if self.logits.ndim == 1:
             found["probabilities"] = dict(zip(classes, _rounded(self.probabilities), strict=True))
             found["without"] = [dict(zip(classes, _rounded(row), strict=True)) for row in self.probabilities_without]
         else:
-            shares = nn.functional.one_hot(self.answer, len(self.logits)).float().mean((0, 1))
+            shares = nn.functional.one_hot(self.answer.flatten(), len(self.logits)).float().mean(0)
             found["shares"] = dict(zip(classes, _rounded(shares), strict=True))
-            found["changed_without"] = _rounded(self.changed.float().mean((1, 2)))
+            found["changed_without"] = _rounded(self.changed.float().flatten(1).mean(1))
         return {**found, "rollout": _rounded(self.rollout), "attention": _rounded(self.attention)}
 
 
@@ -83,14 +91,15 @@ def explain_files(
     loaded: LoadedModel, files: Sequence[str | Path], *, fit: Fit | None = None
 ) -> Iterator[ExplainedFile | str]:
     """Explain the files one after the other; for one that cannot be read, a sentence that says why."""
-    data = as_image_files(loaded, files, fit)
+    data = as_volume_files(loaded, files, fit) if takes_volumes(loaded) else as_image_files(loaded, files, fit)
     for row, file in enumerate(files):
         batch = data.fetch(torch.tensor([row]))
         if batch.bad:
             yield batch.bad[0]
             continue
         images = normalise(batch.images.float(), data.mean, data.std, data.scale)
-        pixels = as_colour(batch.images[0].permute(1, 2, 0).numpy())
+        first = batch.images[0] if images.ndim == 4 else batch.images[0, :, images.shape[2] // 2]  # a volume's middle
+        pixels = as_colour(first.permute(1, 2, 0).numpy())
         yield ExplainedFile(str(file), pixels, explain(loaded.model, images))
 
 

@@ -240,7 +240,9 @@ def _moments(streams: Streams, places: Sequence[Place], *, sequential: bool, hal
         before = streams.see(index, places, converted=False)
         after = streams.see(index, places, converted=True) if sequential else before
         for place, (fitting, held_out) in zip(places, made, strict=True):
-            for then, now in zip(before[place.name], after[place.name], strict=True):
+            for then, now in zip(before.get(place.name, []), after.get(place.name, []), strict=False):
+                if len(now.x) != len(then.y):  # other tokens, where the model chooses which
+                    now = then
                 x, y = now.x, _target(then, now)
                 if not x.isfinite().all() or not y.isfinite().all():
                     raise ValueError(

@@ -161,12 +161,18 @@ class Streams:
                     hook = self.model.get_submodule(unit).register_forward_hook(keep)  # of the form that stands there
                     with _hooks([hook]):
                         self.call(batch)
+                if not kept:  # a batch that goes another way
+                    self._never_skip()
+                    return
                 self.outputs[index, converted] = kept[0]
             self.shapes[unit, index] = tree_map_only(Tensor, lambda x: torch.empty_like(x, device="meta"), kept[0])
         self.done.append(unit)
         if not self._check(unit):
-            self.can_skip = False
-            self.outputs.clear()
+            self._never_skip()
+
+    def _never_skip(self) -> None:
+        self.can_skip = False
+        self.outputs.clear()
 
     def _check(self, unit: str) -> bool:
         """Whether the next unit sees of the first batch what it sees in a pass through the whole model."""
@@ -184,6 +190,8 @@ class Streams:
             handle = [module.register_forward_pre_hook(note, with_kwargs=True)]
             with self._form(False), context, contextlib.suppress(_Stop), _hooks(handle):
                 self.call(self.batches[0])
+        if len(seen) != 2:
+            return False
         whole, skipped = seen
         return len(whole) == len(skipped) and all(
             x.shape == y.shape and torch.allclose(x.double(), y.double(), rtol=1e-3, atol=1e-4)
@@ -196,12 +204,15 @@ class Streams:
         skipped = [self.model.get_submodule(unit) for unit in self.done] if self.can_skip else []
         for unit, module in zip(self.done, skipped, strict=False):
             answer = self.outputs.get((index, converted)) if unit == self.done[-1] else self.shapes[unit, index]
-            vars(module)["forward"] = lambda *_, answer=answer, **__: tree_map_only(Tensor, _with_numbers, answer)
+            vars(module)["forward"] = lambda *_, answer=answer, **__: tree_map_only(Tensor, self._with_numbers, answer)
         try:
             yield
         finally:
             for module in skipped:
                 vars(module).pop("forward", None)
+
+    def _with_numbers(self, x: Tensor) -> Tensor:
+        return torch.zeros_like(x, device=next(self.model.parameters()).device) if x.is_meta else x
 
     @contextlib.contextmanager
     def _form(self, converted: bool) -> Iterator[None]:
@@ -272,10 +283,6 @@ def _kept(other: Tensor, output: Tensor, batch: Batch) -> Tensor | None:
     if other.shape[-1] != output.shape[-1]:
         return None
     return real_tokens(other.reshape(output.shape), batch).clone()
-
-
-def _with_numbers(x: Tensor) -> Tensor:
-    return torch.zeros_like(x, device="cpu") if x.is_meta else x
 
 
 # ------------------------------------------------------------------------------------------------ calls and names

@@ -50,6 +50,11 @@ def _check_architecture(model: Any, trained: Any, name: str, folder: Path) -> No
         )
     wanted, found = flat(model.config.to_dict()), flat(trained.config.to_dict())
     unlike = {k: v for k, v in found.items() if v != wanted.get(k) and k.rpartition(".")[2] not in FREE_OPTIONS}
+    if "wavelengths" in unlike:
+        raise ValueError(
+            f"the weights of {folder} are for {trained.config.in_chans} bands at other wavelengths than these; "
+            f"take a scene of the same sensor, or train without them"
+        )
     if unlike:
         changes = " ".join(f"--set 'model.options.{key}={json.dumps(value)}'" for key, value in unlike.items())
         raise ValueError(

@@ -71,6 +71,7 @@ function build() {
     add(part, "ul", { className: "bars" });
   });
   document.querySelectorAll(".with-twin").forEach((part) => { part.hidden = !TWIN; });
+  document.body.classList.toggle("alone", !TWIN);
   const names = DATA.classes.length > 12 ? `${DATA.classes.length} kinds of things` : `${DATA.classes.slice(0, -1).join(", ")} and ${DATA.classes.at(-1)}`;
   say("classes", names);
   say("size", `${SIDE} × ${SIDE}`);
