@@ -91,6 +91,9 @@ LABELS |= {  # `experiments.classification.small`: overlapping patches, depthwis
     "tcp-96-r1": "TCP-ViT, 96 wide, hidden layer as wide, slices not shuffled",
     "tcp-80-r2": "TCP-ViT, 80 wide, hidden layer twice as wide, slices not shuffled",
     "tcp-80-r2-shuffle": "TCP-ViT, 80 wide, hidden layer twice as wide",
+    "tcp-56-tube-2": "TCP-ViT of 2 slices, 56 wide, hidden layer twice as wide",
+    "tcp-64-deep": "TCP-ViT, 64 wide, 3 blocks, hidden layer twice as wide",
+    "std-32-deep": "dense, 32 wide, 3 blocks, hidden layer twice as wide",
     "std-48-r1": "dense, 48 wide, hidden layer as wide",
     "std-40-r2": "dense, 40 wide, hidden layer twice as wide",
 }

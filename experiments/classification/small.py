@@ -46,8 +46,11 @@ TRIED = {
     "tcp-80-r2": near("tcp", 80, 56, 2.0),
     "std-40-r2": near("std", 40, 38, 2.0),
     "tcp-80-r2-shuffle": near("tcp", 80, 56, 2.0, coupling="[norm,shuffle]"),
+    "tcp-56-tube-2": near("tcp", 56, 50, 2.0, coupling="[norm,shuffle]", tube=2),
+    "std-32-deep": near("std", 32, 48, 2.0, depth=3),
+    "tcp-64-deep": near("tcp", 64, 64, 2.0, coupling="[norm,shuffle]", depth=3),
 }
-RATES = {"std-40-r2": (0.004, 0.008)}  # the others are tried at the first
+RATES = {"std-40-r2": (0.004, 0.008), "tcp-56-tube-2": (0.008,), "std-32-deep": (0.008,)}  # else 0.004
 # Each at the rate that its trials chose; slow ones are evaluated every fourth epoch.
 SLOWLY = ("optimizer.lr=0.004", "evaluation.every=4")
 FINALS = {
