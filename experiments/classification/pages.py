@@ -91,14 +91,16 @@ def blocks(places: Places) -> dict[str, Blocks]:
         "classification.md": {
             "finalists": markdown(final_table(final)),
             "frontier": figure(f"{STEM}frontier", "Accuracy against parameters and time, CIFAR-10.", pages),
-            "small": markdown(small_table(group(records, "small"), _all_times(places, SMALL_TIMES))),
-            "trials": markdown(held_out_table("trials", group(records, "small-screen"))),
             "changes": markdown(shown),
             "paper": markdown(paper_table(records)),
             "curves": figure(
                 f"{STEM}curves", "Std-ViT and TCP-ViT over the paper's schedule, three seeds each.", pages
             ),
             "proxy": markdown(proxy_table(group(records, "proxy"))),
+        },
+        "small.md": {
+            "small": markdown(small_table(group(records, "small"), _all_times(places, SMALL_TIMES))),
+            "trials": markdown(held_out_table("trials", group(records, "small-screen"))),
         },
         "classification_runs.md": {
             "rates": markdown(choice_table(records)),
