@@ -99,7 +99,12 @@ def blocks(places: Places) -> dict[str, Blocks]:
             "proxy": markdown(proxy_table(group(records, "proxy"))),
         },
         "small.md": {
-            "small": markdown(small_table(group(records, "small"), _all_times(places, SMALL_TIMES))),
+            "small": markdown(
+                *(
+                    small_table(group(records, name), _all_times(places, SMALL_TIMES))
+                    for name in ("small-long", "small")
+                )
+            ),
             "trials": markdown(held_out_table("trials", group(records, "small-screen"))),
         },
         "classification_runs.md": {
@@ -138,8 +143,9 @@ def draw(records: list[Record], times: dict[str, float]) -> Figure | None:
     gap = by_model(group(records, "gap")) | {runs[0]["name"]: runs for runs in own.values()}
     names = {own[model][0]["name"] if model in own else model: said for model, said in SHORT.items()}
     rows: dict[str, dict[str, Point]] = {}
-    small = by_model(group(records, "small"))
-    for runs, named in ((final, SHORT), (gap, names), (small, SHORT), (best_ways(short_runs(records)), SHORT)):
+    small, long = (by_model(group(records, name)) for name in ("small", "small-long"))
+    short = best_ways(short_runs(records))
+    for runs, named in ((long, SHORT), (final, SHORT), (gap, names), (small, SHORT), (short, SHORT)):
         if runs:
             one = next(iter(runs.values()))[0]
             title = f"{one['measured_on'].split()[0]} top-1 (%), {one['epochs']} epochs"

@@ -5,7 +5,7 @@ patches by convolutions, depthwise 3×3 filters in the FFN, attention between po
 head. A dense ViT gets all of it; c-products buy it twice the width for the same weights.
 
 - `small-screen`: short runs on held-out training images, as many of the dense ViT as of the TCP-ViT;
-- `small`: the finals, test images.
+- `small`: the finals, test images, as long as `gap`; `small-long`: the same for the recipe's 40 epochs.
 """
 
 from __future__ import annotations
@@ -69,4 +69,5 @@ def planned() -> list[Planned]:
             for rate in RATES.get(name, (0.004,))
         ),
         *(Planned("small", name, RECIPE, (*FINALS[name], SCHEDULE), seed) for seed, name in product(SEEDS, FINALS)),
+        *(Planned("small-long", name, RECIPE, FINALS[name], seed) for seed, name in product(SEEDS, FINALS)),
     ]
