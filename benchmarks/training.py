@@ -35,7 +35,7 @@ from tcpvit.tables import Ratio, Table
 from tcpvit.timing import interleaved, using_threads
 from tcpvit.training.folder import RunFolder
 from tcpvit.training.recipe import load_recipe
-from tcpvit.training.tasks import task_for
+from tcpvit.training.tasks import Classification
 from tcpvit.training.trainer import Trainer
 
 MEAN, STD = (0.49, 0.48, 0.45), (0.25, 0.24, 0.26)
@@ -107,7 +107,7 @@ def engine_epoch(name: str, data: ImageSet, folder: Path) -> Callable[[], None]:
     trainer = Trainer(
         recipe,
         tcpvit.create_model(name),
-        task_for("classification", 10),
+        Classification(10),
         batches,
         batches,
         run,

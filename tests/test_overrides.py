@@ -42,16 +42,16 @@ def test_a_model_option_has_the_type_of_its_field(text, value):
     assert type(read) is type(value)
 
 
+SIZE = "model.options.img_size should be a whole number of at least 1 or a list of 2 or a list of 3"
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ("depth=eight", "model.options.depth should be a whole number of at least 1, got 'eight'"),
         ("qkv_bias=1", "model.options.qkv_bias should be true or false, got 1"),
-        ("img_size=big", "model.options.img_size should be a whole number of at least 1 or a list of 2, got 'big'"),
-        (
-            "img_size=64x32x3",
-            "model.options.img_size should be a whole number of at least 1 or a list of 2, got '64x32x3'",
-        ),
+        ("img_size=big", f"{SIZE}, got 'big'"),
+        ("img_size=64x32x3x2", f"{SIZE}, got '64x32x3x2'"),
     ],
 )
 def test_a_value_of_another_type_is_one_sentence(text, said):

@@ -91,6 +91,14 @@ def blocks(places: Places) -> dict[str, Blocks]:
         "classification.md": {
             "finalists": markdown(final_table(final)),
             "frontier": figure(f"{STEM}frontier", "Accuracy against parameters and time, CIFAR-10.", pages),
+            "changes": markdown(shown),
+            "paper": markdown(paper_table(records)),
+            "curves": figure(
+                f"{STEM}curves", "Std-ViT and TCP-ViT over the paper's schedule, three seeds each.", pages
+            ),
+            "proxy": markdown(proxy_table(group(records, "proxy"))),
+        },
+        "small.md": {
             "small": markdown(
                 *(
                     small_table(group(records, name), _all_times(places, SMALL_TIMES))
@@ -98,12 +106,6 @@ def blocks(places: Places) -> dict[str, Blocks]:
                 )
             ),
             "trials": markdown(held_out_table("trials", group(records, "small-screen"))),
-            "changes": markdown(shown),
-            "paper": markdown(paper_table(records)),
-            "curves": figure(
-                f"{STEM}curves", "Std-ViT and TCP-ViT over the paper's schedule, three seeds each.", pages
-            ),
-            "proxy": markdown(proxy_table(group(records, "proxy"))),
         },
         "classification_runs.md": {
             "rates": markdown(choice_table(records)),

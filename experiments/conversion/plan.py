@@ -111,7 +111,7 @@ def measured(finished: Finished) -> Record:
 
 def _top1(model: nn.Module, recipe: Recipe) -> float:
     splits, device = load_splits(recipe.data), find_device(recipe)
-    task = task_for(splits.test.task, len(splits.test.classes))
+    task = task_for(splits.test)
     batches = build_batches(recipe, splits.test, device, training=False)
     return float(evaluate(model.to(device).eval(), batches, task, device, recipe.precision).summary()["top1"])
 

@@ -186,7 +186,7 @@ def test_the_backward_of_the_transform_belongs_to_it():
     big = Shape(8, 4, tube=3, d=256, heads=2, std_heads=2, depth=1, batch=8)
     net = build(SLICE, big)
     for block in net.blocks:
-        block.forward = lambda x: x  # what is left is embedding, transform, norm and head
+        block.forward = lambda x, grid: x  # what is left is embedding, transform, norm and head
     forward, training = components.profile_models("big", big, {SLICE: net}, 0.001)
     assert training.milliseconds["transform"] > forward.milliseconds["transform"]
 

@@ -194,7 +194,7 @@ def test_without_a_recipe_the_model_or_the_data_say_which():
         (["--data", "svhn", "--set", "data.name=stl10"], 1, "--data svhn and --set data.name=stl10 disagree"),
         (["--weight-decay", "0.1"], 2, "It is a key of the recipe: --set optimizer.weight_decay=VALUE. (see tcpvit"),
         (["--attention", "joint"], 2, "It is a key of the recipe: --set model.options.attention=VALUE."),
-        (["--nonsense", "1"], 2, "No such option: --nonsense (see tcpvit train --help)"),
+        (["--xyzzy", "1"], 2, "No such option: --xyzzy (see tcpvit train --help)"),
     ],
 )
 def test_options_that_disagree_or_are_unknown(run, args, code, sentence):

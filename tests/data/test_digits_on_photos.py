@@ -34,7 +34,7 @@ def test_the_seed_decides():
 
 def test_parts_share_no_digit():
     raw = module._sklearn().load_digits()
-    used = [module._digits(part) for part in module.PARTS]
+    used = [module.digit_images(part) for part in module.PARTS]
     assert sum(len(labels) for _, labels in used) == len(raw.target)
     written = [{glyph.numpy().tobytes() for glyph in glyphs} for glyphs, _ in used]
     assert not written[0] & written[1] | written[0] & written[2] | written[1] & written[2]

@@ -15,7 +15,8 @@ from tcpvit.data.scenes import list_scenes
 
 
 def test_every_listed_set_can_be_asked_for(tmp_path):
-    names = {*registry.MADE, *registry.SOURCES, *list_scenes(), "folder:PATH", "scene:PATH"}
+    names = {*registry.MADE, *registry.SOURCES, *list_scenes()}
+    names |= {f"{kind}:PATH" for kind in ("folder", "scene", "volumes", "clips")}
     assert names == set(list_datasets())
     for name in registry.SOURCES:
         with pytest.raises(

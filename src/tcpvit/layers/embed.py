@@ -125,7 +125,8 @@ def patchify_slices(images: Tensor, patch: Patch, tube: int | None = None) -> Te
     (torch.Size([3, 2, 64, 16]), torch.Size([3, 2, 64, 32]))
     """
     parts, grid, within = cut(images, patch)
-    parts = parts.unflatten(1, (-1, tube or images.shape[1]))  # (B, g, C, ...)
+    tube = tube or images.shape[1]
+    parts = parts.reshape(parts.shape[0], parts.shape[1] // tube, tube, *parts.shape[2:])  # (B, g, C, ...)
     ordered = parts.permute(2, 0, *(i + 1 for i in grid), 1, *(i + 1 for i in within))
     return ordered.flatten(2 + len(grid)).flatten(2, -2)
 

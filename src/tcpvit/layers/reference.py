@@ -443,8 +443,8 @@ class PaperEncoder(nn.Module):
             nn.ModuleList(_slice_block(layer, k) for layer in blocks) for k in range(first.attn.tube)
         )
 
-    def forward(self, x_hat: Tensor) -> Tensor:
-        """(C, B, N, d) -> (C, B, N, d)."""
+    def forward(self, x_hat: Tensor, grid: object = None) -> Tensor:
+        """(C, B, N, d) -> (C, B, N, d); where the tokens lie does not matter here."""
         outputs = []
         for x_k, encoder in zip(x_hat, self.slices, strict=True):
             for layer in encoder:  # type: ignore[attr-defined]

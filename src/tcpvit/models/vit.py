@@ -191,7 +191,7 @@ class VisionTransformer(Pretrained, nn.Module):
         """Embedded tokens in the encoder's own layout."""
         grid = self._grid(images)
         tokens = self.embed(self.patch_embed(self.stem(self.bands(images))), grid)
-        return tokens.to(next(self.norm.parameters()).dtype)  # residuals are as exact as weights, under autocast too
+        return tokens.to(next(self.blocks.parameters()).dtype)  # residuals are as exact as weights, under autocast too
 
     def _from_hat(self, x: Tensor) -> Tensor:
         """From the encoder's layout to (B, 1+N, D)."""
