@@ -76,6 +76,8 @@ def small_run(resolve: Callable[..., recipe.Recipe]) -> Callable[..., recipe.Rec
 
     def resolved(self: Planned, epochs: int | None = None, root: Path | None = None) -> recipe.Recipe:
         planned = resolve(self, 1, root)
+        if self.recipe == "scene":
+            return replace(planned, data=replace(planned.data, name="materials"))
         name = "folder:scans" if "segmentation" in self.recipe else "digits-on-photos"
         return replace(planned, data=replace(planned.data, name=name, options={}))
 

@@ -64,7 +64,7 @@ class Domain:
             if t.scale is None or (real and t.is_complex):
                 kind = "a real orthogonal" if real else "an orthogonal"
                 raise ValueError(f"{what} {kind} transform, which {t!r} is not; try 'dct'")
-        return math.prod(t.scale or 1.0 for t in self.transforms)
+        return math.prod([t.scale or 1.0 for t in self.transforms])  # torch.compile takes no generator here
 
     def to_hat(self, A: Tensor) -> Tensor:
         """(..., C1, …, Cp) -> (C1, …, Cp, ...)."""

@@ -104,8 +104,9 @@ class LoadedModel:
     @property
     def segments(self) -> bool:
         """Whether it labels every pixel."""
-        known = self.preprocessing or {}
-        return known.get("task") == "segmentation" or isinstance(self.model, EncoderDecoder)
+        if self.config is not None:
+            return isinstance(self.model, EncoderDecoder)
+        return (self.preprocessing or {}).get("task") == "segmentation" or isinstance(self.model, EncoderDecoder)
 
     @property
     def side(self) -> int | None:

@@ -245,8 +245,8 @@ def _read(name: str | Path) -> str:
 def key_docs(config: type = Recipe, prefix: str = "") -> dict[str, str]:
     """Every dotted key of a recipe, with what it means.
 
-    >>> key_docs()["optimizer.lr"]
-    'the peak learning rate'
+    >>> key_docs()["optimizer.clip_norm"]
+    'largest norm of the gradient; 0: off'
     """
     found: dict[str, str] = {}
     for name, hint in get_type_hints(config, include_extras=True).items():

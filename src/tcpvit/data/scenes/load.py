@@ -29,6 +29,7 @@ OPTIONS = {
     "random": ("fraction", "counts"),
     "masks": ("train_mask", "test_mask", "val_mask"),
 }
+HARMLESS = {"validation_by": "pixels"}  # what the other kinds do anyway
 
 
 def load(
@@ -223,5 +224,5 @@ def _refuse_others(split: str, own: dict[str, Any]) -> None:
     defaults = inspect.signature(make_split).parameters
     for kind, names in OPTIONS.items():
         for name in names:
-            if kind != split and own[name] != defaults[name].default:
+            if kind != split and own[name] not in (defaults[name].default, HARMLESS.get(name)):
                 raise ValueError(f"{name} is an option of split={kind}, but the split is {split}; leave it out")
