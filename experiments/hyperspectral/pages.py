@@ -41,16 +41,18 @@ def _by_kept(records: list[Record], kind: str) -> Runs:
 
 
 def blocks(places: Places) -> dict[str, Blocks]:
-    """The blocks of the page."""
+    """The blocks of the page, and of the page with ablations and settings."""
     records, whole = places.records(), places.results.parent / WHOLE
     return {
         "hyperspectral.md": {
             "pairs": markdown(pair_table(records)),
             "models": markdown(model_table(records)),
             "levers": markdown(lever_table(records)),
+            "scene": markdown(scene_table(read_json(whole)["models"] if whole.is_file() else [])),
+        },
+        "hyperspectral_runs.md": {
             "ablations": markdown(ablation_table(records)),
             "kept": figure(STEM, "W with 8 to 32 coefficients of each spectrum.", places.pages),
             "chosen": markdown(choice_table(records)),
-            "scene": markdown(scene_table(read_json(whole)["models"] if whole.is_file() else [])),
-        }
+        },
     }
