@@ -84,6 +84,17 @@ def test_a_run_is_trained_measured_and_its_masks_written_as_nifti(segmenter, tmp
     assert 0 <= measure(segmenter).metrics.summary()["miou"] <= 1
 
 
+def test_masks_of_the_user_are_never_written_over(segmenter, tmp_path):
+    own = tmp_path / "set" / "masks" / "kidney.nii.gz"
+    own.parent.mkdir(parents=True)
+    nib.save(nib.Nifti1Image(np.ones((4, 4, 4), np.uint8), np.eye(4)), own)
+    nib.save(nib.Nifti1Image(np.zeros((16, 16, 16), np.uint8), np.eye(4)), tmp_path / "kidney.nii.gz")
+    before = own.read_bytes()
+    with pytest.raises(ValueError, match="masks is there already and may hold images or masks of your own"):
+        predict(str(segmenter), [tmp_path / "kidney.nii.gz"], images=tmp_path / "set")
+    assert own.read_bytes() == before
+
+
 def test_a_volume_of_other_channels_is_named(segmenter):
     loaded = load_model(segmenter)
     with pytest.raises(ValueError, match="has 2 channels, where 1 are expected"):

@@ -68,7 +68,7 @@ def segment_files(
     progress: Progress | None = None,
 ) -> tuple[list[Segmented], list[str]]:
     """Write folder/masks and folder/overlays; also gives a sentence for each file that could not be read."""
-    _check_folder(folder, files)
+    check_folder(folder, files)
     at = find_device(Recipe(device=device))
     model = loaded.model.to(at).eval()
     about = _preparation(loaded)
@@ -107,7 +107,7 @@ def _as_png(image: Image.Image) -> bytes:
     return content.getvalue()
 
 
-def _check_folder(folder: Path, files: Sequence[str | Path]) -> None:
+def check_folder(folder: Path, files: Sequence[str | Path]) -> None:
     """Earlier predictions are written over, the user's own images never: ours are masks/ and overlays/ alone."""
     there = [folder / kind for kind in KINDS if (folder / kind).exists()]
     if not there:

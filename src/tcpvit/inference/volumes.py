@@ -29,7 +29,7 @@ from tcpvit.data.volumes.video import count_frames, find_clips, read_clip
 from tcpvit.figures.montage import caption_bar, montage
 from tcpvit.files import write_inside
 from tcpvit.inference.loading import LoadedModel
-from tcpvit.inference.masks import KINDS, Segmented
+from tcpvit.inference.masks import KINDS, Segmented, check_folder
 from tcpvit.progress import Progress
 from tcpvit.training.build import find_device
 from tcpvit.training.recipe import Recipe
@@ -89,6 +89,7 @@ def segment_volumes(
     progress: Progress | None = None,
 ) -> tuple[list[Segmented], list[str]]:
     """Write folder/masks/NAME.nii.gz, in the orientation of each file, and folder/overlays/NAME.png, a montage."""
+    check_folder(folder, files)
     at = find_device(Recipe(device=device))
     model, about = loaded.model.to(at).eval(), loaded.preparation()
     found: list[Segmented] = []

@@ -25,6 +25,7 @@ from tcpvit.tensorize.budget import TUBES, Form, deal, forms_of
 from tcpvit.tensorize.config import TensorizeConfig
 from tcpvit.tensorize.drop_ins import set_fit_, tensorized
 from tcpvit.tensorize.fit import Fit, Moments, Problem, choose_ridge, orthonormal
+from tcpvit.tensorize.flops import in_eval_mode
 from tcpvit.tensorize.streams import Batch, Place, Seen, Streams, main_output, real_tokens
 from tcpvit.tensorize.timing import price_in_seconds
 
@@ -59,7 +60,7 @@ def calibrate_(
     If this raises, the model is as it was.
     """
     _check_room(layers)
-    with _evaluating(model):
+    with in_eval_mode(model):
         streams = Streams(model, [Place(name, layer) for name, layer in layers.items()], batches)
         reached = [place for place in streams.places if place.calls]
         if not reached:
@@ -269,14 +270,3 @@ def _target(then: Seen, now: Seen) -> Tensor:
     if then.stream is None or now.stream is None:
         return then.y
     return then.y + (then.stream - now.stream)
-
-
-@contextlib.contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training

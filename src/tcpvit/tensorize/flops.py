@@ -42,7 +42,7 @@ def try_to_count(model: nn.Module, example: Example = None) -> tuple[int | None,
     if inputs is False or inputs is None:
         return None, "" if inputs is False else "no example input is known; pass example="
     try:
-        with _in_eval_mode(model), _without_torch_log():
+        with in_eval_mode(model), _without_torch_log():
             return int(count_flops(model, inputs)), ""
     except Exception as error:  # a foreign model on tensors without data may raise anything
         said = str(error).strip().partition("\n")[0]
@@ -50,8 +50,8 @@ def try_to_count(model: nn.Module, example: Example = None) -> tuple[int | None,
 
 
 @contextmanager
-def _in_eval_mode(model: nn.Module) -> Iterator[None]:
-    """BatchNorm in training would not take one image."""
+def in_eval_mode(model: nn.Module) -> Iterator[None]:
+    """The model as it predicts, and afterwards as it was."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
