@@ -95,6 +95,16 @@ def test_masks_of_the_user_are_never_written_over(segmenter, tmp_path):
     assert own.read_bytes() == before
 
 
+def test_masks_are_not_written_through_a_link(segmenter, tmp_path):
+    nib.save(nib.Nifti1Image(np.zeros((16, 16, 16), np.uint8), np.eye(4)), tmp_path / "kidney.nii.gz")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "out" / "overlays").mkdir(parents=True)
+    (tmp_path / "out" / "masks").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ValueError, match="leads through a link"):
+        predict(str(segmenter), [tmp_path / "kidney.nii.gz"], images=tmp_path / "out")
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
 def test_a_volume_of_other_channels_is_named(segmenter):
     loaded = load_model(segmenter)
     with pytest.raises(ValueError, match="has 2 channels, where 1 are expected"):

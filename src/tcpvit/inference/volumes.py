@@ -21,7 +21,7 @@ from tcpvit.data.image_set import PIXEL_SCALE
 from tcpvit.data.images import Fit, OnBad, list_bad
 from tcpvit.data.volumes.files import VolumeFiles
 from tcpvit.data.volumes.folder import cut_out, fitted, padded, window_corners
-from tcpvit.data.volumes.nifti import write_nifti
+from tcpvit.data.volumes.nifti import nifti_bytes
 from tcpvit.data.volumes.read import SUFFIXES as VOLUMES
 from tcpvit.data.volumes.read import find_volumes, read_volume, stem_of
 from tcpvit.data.volumes.video import SUFFIXES as CLIPS
@@ -106,9 +106,7 @@ def segment_volumes(
                 ) from None
             continue
         name = _free_name(stem_of(Path(file)), found)
-        place = folder / "masks" / f"{name}.nii.gz"
-        place.parent.mkdir(parents=True, exist_ok=True)
-        write_nifti(place, mask, volume.affine)
+        place = write_inside(folder, Path(KINDS[0], f"{name}.nii.gz"), nifti_bytes(mask, volume.affine))
         write_inside(folder, Path("overlays", f"{name}.png"), as_png(montage(volume.voxels, mask, SHOWN)))
         counts = np.bincount(mask.ravel(), minlength=len(about["classes"])) / mask.size
         shares = dict(zip(about["classes"], counts.tolist(), strict=True))

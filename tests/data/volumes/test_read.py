@@ -26,14 +26,14 @@ def oriented(code):
 @pytest.mark.parametrize("code", ["RAS", "LPS", "PIR", "SAL"])
 @pytest.mark.parametrize("ending", ["nii", "nii.gz"])
 def test_nifti_is_turned_to_ras_and_masks_are_turned_back(code, ending, tmp_path):
-    from tcpvit.data.volumes.nifti import write_nifti
+    from tcpvit.data.volumes.nifti import nifti_bytes
 
     image = oriented(code)
     nib.save(image, tmp_path / f"a.{ending}")
     volume = read_volume(tmp_path / f"a.{ending}")
     np.testing.assert_array_equal(volume.voxels[0], RAS.transpose(2, 1, 0))
     assert volume.spacing == (4.0, 3.0, 2.0)
-    write_nifti(tmp_path / "mask.nii.gz", (volume.voxels[0] > 0).astype(np.uint8), volume.affine)
+    (tmp_path / "mask.nii.gz").write_bytes(nifti_bytes((volume.voxels[0] > 0).astype(np.uint8), volume.affine))
     mask = nib.load(tmp_path / "mask.nii.gz")
     np.testing.assert_array_equal(np.asarray(mask.dataobj), np.asarray(image.dataobj) > 0)
     np.testing.assert_allclose(mask.affine, image.affine)

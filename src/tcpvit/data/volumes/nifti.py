@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tcpvit.data.volumes.volume import Volume, as_pixels, check_announced, with_channels
-from tcpvit.files import write_atomically
 
 SUFFIXES = (".nii", ".nii.gz")
 
@@ -59,8 +59,8 @@ def turned_spacing(affine: NDArray[np.float64]) -> tuple[float, ...]:
     return tuple(float(lengths[list(order).index(axis)]) for axis in (2, 1, 0))
 
 
-def write_nifti(path: Path, mask: NDArray[Any], affine: NDArray[np.float64] | None) -> None:
-    """A mask (T, H, W) as a NIfTI file in the orientation and with the affine of the volume that it belongs to."""
+def nifti_bytes(mask: NDArray[Any], affine: NDArray[np.float64] | None) -> bytes:
+    """A mask (T, H, W) as a .nii.gz file in the orientation and with the affine of the volume that it belongs to."""
     nib = nibabel()
     values = mask.transpose(2, 1, 0)  # x, y, z
     if affine is not None:
@@ -68,14 +68,7 @@ def write_nifti(path: Path, mask: NDArray[Any], affine: NDArray[np.float64] | No
         values = nib.orientations.apply_orientation(values, nib.orientations.ornt_transform(_ras(), own))
     image = nib.Nifti1Image(np.ascontiguousarray(values), np.eye(4) if affine is None else affine)
     image.header.set_xyzt_units("mm")
-    write_atomically(path, _as_bytes(image, compressed=path.name.endswith(".gz")))
-
-
-def _as_bytes(image: Any, *, compressed: bool) -> bytes:
-    import gzip
-
-    content: bytes = image.to_bytes()
-    return gzip.compress(content, mtime=0) if compressed else content
+    return gzip.compress(image.to_bytes(), mtime=0)
 
 
 def _ras() -> NDArray[np.float64]:
