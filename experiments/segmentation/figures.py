@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from experiments.figures.efficiency import draw_efficiency
+from experiments.figures.segmentations import draw_errors, draw_segmentations
+from experiments.seeds import on_common_seeds
 from experiments.segmentation.tables import (
     LABELS,
     LEVELS,
@@ -19,12 +21,10 @@ from experiments.segmentation.tables import (
     runs_of,
     shown_group,
 )
-from tcpvit.compare.intervals import on_common_seeds
 from tcpvit.compare.segmentation import PAIR, Runs, draw_pair
 from tcpvit.compare.study import Places, Record
 from tcpvit.data import IGNORE, Batches
 from tcpvit.figures.bars import draw_parameter_bars
-from tcpvit.figures.masks import draw_errors, draw_segmentations
 from tcpvit.figures.style import save_figure
 from tcpvit.inference import load_model
 from tcpvit.training.build import load_splits

@@ -6,9 +6,10 @@ from pathlib import Path
 
 from experiments.figures.efficiency import compression_cost
 from experiments.pages import NOTHING, Blocks, figure, markdown, write_pages
+from experiments.seeds import on_common_seeds
 from experiments.segmentation import tables
 from experiments.segmentation.figures import PICTURES, draw_all
-from tcpvit.compare.intervals import on_common_seeds, signed
+from tcpvit.compare.intervals import signed
 from tcpvit.compare.segmentation import PAIR, PAPER, PARAMETERS, performance_table
 from tcpvit.compare.study import Places
 from tcpvit.files import read_json

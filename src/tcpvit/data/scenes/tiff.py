@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from tcpvit.data.scenes.raster import MAP, Raster, check_growth
 from tcpvit.data.scenes.scene import Georeference, check_numbers
+from tcpvit.errors import import_extra
 
 SUFFIXES = (".tif", ".tiff")
 # ModelPixelScale, ModelTiepoint, ModelTransformation, GeoKeyDirectory, GeoDoubleParams, GeoAsciiParams
@@ -20,11 +21,7 @@ GEO_TAGS = (33550, 33922, 34264, 34735, 34736, 34737)
 
 def tifffile() -> Any:
     """The package tifffile, or an error that says how to install it."""
-    try:
-        import tifffile as package
-    except ImportError:
-        raise ImportError("TIFF files are read and written with tifffile: pip install 'tcpvit[scenes]'") from None
-    return package
+    return import_extra("tifffile", "TIFF files are read and written with tifffile", "scenes")
 
 
 def read_tiff(path: Path, *, dims: int) -> Raster:
