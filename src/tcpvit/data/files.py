@@ -44,6 +44,15 @@ class FileCheck:
     detail: str
 
 
+def words(listed: str) -> tuple[str, ...]:
+    """The names of a list that is written in one text.
+
+    >>> words("Bare Soil, Bitumen")
+    ('Bare Soil', 'Bitumen')
+    """
+    return tuple(listed.split(", "))
+
+
 def data_root(root: str | Path | None = None) -> Path:
     """The folder that holds the sets: `root`, else the environment variable TCPVIT_DATA, else the user's cache."""
     import pooch

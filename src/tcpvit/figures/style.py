@@ -55,8 +55,10 @@ _RC = {
 
 def matplotlib_figure() -> type[Figure]:
     """The class Figure of matplotlib, not of pyplot: no global state, no window."""
-    use = "figures are drawn with matplotlib, which is missing"
-    return import_extra("matplotlib.figure", use, "plots").Figure
+    import_extra("matplotlib", "figures are drawn with matplotlib, which is missing", "plots")
+    from matplotlib.figure import Figure
+
+    return Figure
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import Self
 
 from tcpvit.data.image_set import Batch, Images, crop_boxes, resample
 from tcpvit.data.scenes.scene import Scene
@@ -79,6 +80,6 @@ class WindowSet(Images):
             windows = resample(windows, crop_boxes(crops, self.window, self.window), "bilinear")
         return Batch(windows, chosen.labels)
 
-    def subset(self, rows: Tensor) -> WindowSet:
+    def subset(self, rows: Tensor) -> Self:
         """The windows at `rows`."""
         return replace(self, indices=self.indices[torch.as_tensor(rows, dtype=torch.int64)])
