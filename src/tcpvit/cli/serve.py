@@ -8,7 +8,7 @@ import socket
 import sys
 
 from tcpvit.cli.predict import load_trained
-from tcpvit.cli.progress import display_for
+from tcpvit.cli.show import display_for
 from tcpvit.errors import import_extra
 from tcpvit.inference.loading import Weights
 from tcpvit.inference.serve import Limits, create_app

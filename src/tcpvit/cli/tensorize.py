@@ -11,8 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from tcpvit.cli.progress import display_for
-from tcpvit.cli.show import show
+from tcpvit.cli.show import display_for, show
 from tcpvit.data import Splits
 from tcpvit.files import refuse_links, write_json
 from tcpvit.inference import LoadedModel, load_model

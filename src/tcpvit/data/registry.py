@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from tcpvit.data import cifar10, digits_on_photos, files, folder, oxford_pet, stl10, svhn
-from tcpvit.data.files import data_root
+from tcpvit.data.files import Source, data_root
 from tcpvit.data.image_set import Images, ImageSet, Splits
 from tcpvit.data.scenes import load as scene_load
 from tcpvit.data.scenes.named import list_scenes
-from tcpvit.data.source import Source
 from tcpvit.data.subsets import draw_parts, fraction_sizes
 from tcpvit.data.volumes import folder as volume_folder
 from tcpvit.data.volumes import medmnist3d, moving_digits, solid_digits

@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from tcpvit.data.files import FileCheck, Resource, check_files, locate
+from tcpvit.data.files import FileCheck, Resource, Source, check_files, locate
 from tcpvit.data.image_set import ImageSet, Splits, concatenate, resize_images
-from tcpvit.data.source import Source
 from tcpvit.data.subsets import PAPER_TEST, PAPER_TRAIN, draw_parts
 from tcpvit.validation import Count
 

@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from tcpvit.data.files import FileCheck, Resource, check_files, locate
+from tcpvit.data.files import FileCheck, Resource, Source, check_files, locate
 from tcpvit.data.image_set import ImageSet, Splits, concatenate
-from tcpvit.data.source import Source
 from tcpvit.data.subsets import paper_subset
 from tcpvit.errors import import_extra
 from tcpvit.validation import Flag

@@ -11,10 +11,9 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from tcpvit.data.files import FileCheck, Resource, check_files, locate, words
+from tcpvit.data.files import FileCheck, Resource, Source, check_files, locate, words
 from tcpvit.data.image_set import Splits, measure_statistics
 from tcpvit.data.scenes.arrays import read_npz
-from tcpvit.data.source import Source
 from tcpvit.data.volumes.sets import RankedVolumes
 from tcpvit.memory import check_memory
 from tcpvit.validation import Maybe
