@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
 SHOWN = 5  # images
 EFFICIENCY = {"seg_efficiency": "whole", "seg_efficiency_subset": "subset"}  # over the seeds that all models have
-PICTURES = ("seg_visual", "seg_errors")  # photographs, which no drawing format keeps small
+PHOTOGRAPHS = ("seg_visual", "seg_errors")  # which no drawing format keeps small
 
 
 def draw_all(places: Places, records: Sequence[Record]) -> list[Path]:
-    """Write every figure that there are numbers for: drawings as SVG, pictures as WebP."""
+    """Write every figure that there are numbers for: drawings as SVG, photographs as WebP."""
     figures = {"seg_params": _draw_parameters()}
     for name, group in EFFICIENCY.items():
         runs = on_common_seeds(runs_of(records, group))
@@ -52,7 +52,7 @@ def draw_all(places: Places, records: Sequence[Record]) -> list[Path]:
     return [
         path
         for name, figure in figures.items()
-        for path in save_figure(figure, places.pages / name, ["webp" if name in PICTURES else "svg"])
+        for path in save_figure(figure, places.pages / name, ["webp" if name in PHOTOGRAPHS else "svg"])
     ]
 
 
