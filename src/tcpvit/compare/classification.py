@@ -91,12 +91,12 @@ def measured(finished: Finished) -> Record:
     }
 
 
-def paper_table(records: Iterable[Record]) -> Table:
+def paper_table(records: Iterable[Record], parts: Mapping[str, Part] = PARTS) -> Table:
     """tab:cls_sub and tab:cls_full: ours beside the paper's; what was not run says so."""
     records = list(records)
     title = "Std-ViT (119,194 parameters) and TCP-ViT (43,114) beside the paper's top-1"
     table = Table("paper", title, [*COLUMNS, "the paper's"])
-    for name, part in PARTS.items():
+    for name, part in parts.items():
         for i, (model, label) in enumerate(PAIR.items()):
             runs = [record for record in records if (record["group"], record["name"]) == (name, model)]
             quoted = Written(f"{part.quoted[i]} %") if part.quoted else None

@@ -7,8 +7,8 @@ A classifier of pixels sees a window around each. Where test windows contain tra
 from __future__ import annotations
 
 import hashlib
-import io
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,7 +23,6 @@ from tcpvit.data.scenes.raster import MAP
 from tcpvit.data.scenes.read import read_raster
 from tcpvit.data.scenes.scene import as_labels
 from tcpvit.errors import did_you_mean
-from tcpvit.files import write_atomically
 from tcpvit.validation import Count, Fraction, Seed, Text, checked
 
 UNUSED, TRAIN, VALIDATION, TEST, GUARD = range(5)
@@ -128,9 +127,10 @@ class SceneSplit:
         if path.suffix != ".npz":
             raise ValueError(f"{path}: a split is saved as .npz")
         about = {name: value for name, value in vars(self).items() if name != "codes"} | {"leakage": self.leakage}
-        content = io.BytesIO()
-        np.savez_compressed(content, codes=self.codes, about=np.frombuffer(json.dumps(about).encode(), np.uint8)[None])
-        write_atomically(path, content.getvalue())
+        temporary = path.with_name(f".{path.name}.part")
+        with temporary.open("wb") as file:
+            np.savez_compressed(file, codes=self.codes, about=np.frombuffer(json.dumps(about).encode(), np.uint8)[None])
+        os.replace(temporary, path)
         return path
 
     @classmethod

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import io
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ from tcpvit.data.scenes.envi import TYPES
 from tcpvit.data.scenes.scene import Colour, Georeference, Scene, as_labels
 from tcpvit.data.scenes.tiff import tifffile
 from tcpvit.errors import did_you_mean
-from tcpvit.files import write_atomically
 
 NOT_CLASSIFIED = "Unclassified"
 BLACK = (0, 0, 0)
@@ -50,9 +49,9 @@ def write_class_map(
 
 
 def _write_npy(path: Path, values: NDArray[Any], scene: Scene, is_classes: bool) -> list[Path]:
-    content = io.BytesIO()
-    np.save(content, values, allow_pickle=False)
-    return _written(path, content.getvalue())
+    with _temporary(path).open("wb") as file:
+        np.save(file, values, allow_pickle=False)
+    return [_finish(path)]
 
 
 def _write_png(path: Path, values: NDArray[Any], scene: Scene, is_classes: bool) -> list[Path]:
@@ -65,9 +64,8 @@ def _write_png(path: Path, values: NDArray[Any], scene: Scene, is_classes: bool)
     image = Image.fromarray(pixels)
     if is_classes:
         image.putpalette([level for colour in (BLACK, *scene.colours) for level in colour])
-    content = io.BytesIO()
-    image.save(content, "PNG")
-    return _written(path, content.getvalue())
+    image.save(_temporary(path), "PNG")
+    return [_finish(path)]
 
 
 def _write_tiff(path: Path, values: NDArray[Any], scene: Scene, is_classes: bool) -> list[Path]:
@@ -76,11 +74,10 @@ def _write_tiff(path: Path, values: NDArray[Any], scene: Scene, is_classes: bool
     if is_classes and values.dtype == np.uint8:
         options = {"photometric": "palette", "colormap": _colour_table(scene.colours)}
     extra = [(code, dtype, _count(value), value, True) for code, (dtype, value) in tags.items()]
-    content = io.BytesIO()
     tifffile().imwrite(
-        content, values, compression="zlib", extratags=extra, metadata=None, software="tcpvit", **options
+        _temporary(path), values, compression="zlib", extratags=extra, metadata=None, software="tcpvit", **options
     )
-    return _written(path, content.getvalue())
+    return [_finish(path)]
 
 
 def _count(value: Any) -> int:
@@ -112,9 +109,10 @@ def _write_envi(path: Path, values: NDArray[Any], scene: Scene, is_classes: bool
         levels = ", ".join(str(level) for colour in (BLACK, *scene.colours) for level in colour)
         fields |= {"classes": len(names), "class names": f"{{{', '.join(names)}}}", "class lookup": f"{{{levels}}}"}
     fields |= {name: text if name in ("x start", "y start") else f"{{{text}}}" for name, text in places.items()}
+    _temporary(data_path).write_bytes(values.astype(values.dtype.newbyteorder("<")).tobytes())
     lines = "".join(f"{name} = {value}\n" for name, value in fields.items())
-    content = values.astype(values.dtype.newbyteorder("<")).tobytes()
-    return [*_written(data_path, content), *_written(path, f"ENVI\n{lines}".encode())]
+    _temporary(path).write_text(f"ENVI\n{lines}", encoding="utf-8")
+    return [_finish(data_path), _finish(path)]
 
 
 def _georeference(georeference: Georeference | None, kind: str, path: Path) -> Any:
@@ -129,6 +127,11 @@ def _georeference(georeference: Georeference | None, kind: str, path: Path) -> A
     return georeference.entries
 
 
-def _written(path: Path, content: bytes) -> list[Path]:
-    write_atomically(path, content)
-    return [path]
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name}.part")
+
+
+def _finish(path: Path) -> Path:
+    """Put the finished file in its place, so that nobody meets half of one."""
+    os.replace(_temporary(path), path)
+    return path

@@ -163,8 +163,8 @@ def write_clip(path: Path, frames: Sequence[NDArray[np.uint8]], rate: int = 8) -
         stream = container.add_stream("libx264", rate=rate)
         stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
         for frame in frames:
-            encoded = av.VideoFrame.from_ndarray(np.ascontiguousarray(frame[:height, :width]), format="rgb24")
-            container.mux(stream.encode(encoded))
+            picture = av.VideoFrame.from_ndarray(np.ascontiguousarray(frame[:height, :width]), format="rgb24")
+            container.mux(stream.encode(picture))
         container.mux(stream.encode())
 
 
