@@ -11,8 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from tcpvit.cli.progress import display_for
-from tcpvit.cli.show import show
+from tcpvit.cli.show import display_for, show
 from tcpvit.data import Splits
 from tcpvit.files import refuse_links, write_json
 from tcpvit.inference import LoadedModel, load_model
@@ -209,7 +208,7 @@ def _fitting(trained: LoadedModel, splits: Splits) -> Splits:
     size = splits.test.image_shape[1]
     logits = trained.try_on(splits.test, f", or build the model for them with --option {key}={size}" if key else "")
     task_for(splits.test).check_logits(logits, torch.zeros(1))
-    return _prepared(trained, splits)
+    return splits.map(trained.prepare)
 
 
 def _save(trained: LoadedModel, out: Path) -> None:
@@ -241,10 +240,3 @@ def _top1_table(found: dict[str, float], note: str) -> Table:
     for name, value in found.items():
         table.add(name, Written(percent(value)), strong=name == "distilled")
     return table
-
-
-def _prepared(trained: LoadedModel, splits: Splits) -> Splits:
-    """The images as the original knows them."""
-    val = trained.prepare(splits.val)
-    test = val if splits.test is splits.val else trained.prepare(splits.test)
-    return replace(splits, train=trained.prepare(splits.train), val=val, test=test)

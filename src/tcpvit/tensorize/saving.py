@@ -10,7 +10,7 @@ from typing import Any
 from safetensors.torch import save as save_bytes
 from torch import Tensor, nn
 
-from tcpvit.algebra.transforms import LearnedTransform
+from tcpvit.algebra.learned import LearnedTransform
 from tcpvit.files import write_atomically
 from tcpvit.models.pretrained import CONFIG, FORMATS, WEIGHTS, Fetch, Format, fit_weights, is_converted, read_weights
 from tcpvit.tensorize.config import read_config

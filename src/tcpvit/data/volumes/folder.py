@@ -269,7 +269,7 @@ def _splits(name: str, parts: dict[str, Set], seed: int, stratified: bool, val_f
     if len(parts) == 1 or (val_fraction and train.task == "classification"):
         labels = train.labels if stratified else None
         kept, held = draw(len(train), fraction_sizes(len(train), val_fraction or 0.2), seed=seed, labels=labels)
-        parts |= {"train": train.subset(kept), "val": train.subset(held)}  # type: ignore[dict-item]
+        parts |= {"train": train.subset(kept), "val": train.subset(held)}
     held_out = parts.get("test", parts.get("val"))
     assert held_out is not None
     return Splits(name, parts["train"], parts.get("val", held_out), held_out)
