@@ -11,8 +11,8 @@ from torch import Tensor
 
 from tcpvit.cli.predict import load_trained
 from tcpvit.cli.predict_scene import importance_on_test, open_for
-from tcpvit.cli.progress import display_for
 from tcpvit.cli.scene_figures import importance_figure
+from tcpvit.cli.show import display_for
 from tcpvit.data.images import Fit, OnBad, list_bad
 from tcpvit.errors import printable
 from tcpvit.figures.explain import Row, draw_explanation

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tcpvit.cli.predict_scene import predict_scene
-from tcpvit.cli.progress import display_for
+from tcpvit.cli.show import display_for
 from tcpvit.data.decode import read_image
 from tcpvit.data.images import Fit, OnBad, list_bad
 from tcpvit.data.volumes.video import clip_bytes

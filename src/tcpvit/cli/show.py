@@ -1,4 +1,4 @@
-"""Tables on the terminal."""
+"""What verbs show: tables, and the progress of long jobs as it suits where the output goes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from dataclasses import replace
 from rich.console import Console
 
 from tcpvit.cli.program import pasteable
+from tcpvit.displays import LineProgress, LiveProgress, MessagesOnly
+from tcpvit.progress import Progress
 from tcpvit.tables import Style, Table, print_to, render
 
 
@@ -24,3 +26,11 @@ def show(tables: Sequence[Table], *, json: bool = False, markdown: bool = False,
         console = Console(highlight=False)
         # What goes into a file or a pipe is not folded to the width of a screen.
         print_to(console if console.is_terminal else Console(highlight=False, width=1000), tables)
+
+
+def display_for(*, quiet: bool = False, json: bool = False) -> Progress:
+    """Live on a terminal, a line per epoch elsewhere, or messages alone; with `json` stdout is left to the result."""
+    console = Console(stderr=json, highlight=False)
+    if quiet:
+        return MessagesOnly(pasteable)
+    return LiveProgress(console, pasteable) if console.is_terminal else LineProgress(console, pasteable)

@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tcpvit import training
-from tcpvit.cli.names import default_name
-from tcpvit.cli.progress import display_for
-from tcpvit.cli.shortcuts import named_set, overrides_of
-from tcpvit.cli.show import show
+from tcpvit.cli.shortcuts import default_name, named_set, overrides_of
+from tcpvit.cli.show import display_for, show
 from tcpvit.data.registry import is_scene
 from tcpvit.models import SegmenterConfig, list_models, model_config
 from tcpvit.models.pretrained import CONFIG, WEIGHTS

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tcpvit.figures.masks import ERRORS
+from tcpvit.figures.masks import ERRORS, rgb
 from tcpvit.figures.style import TEXT_WIDTH, house_style
 from tcpvit.fonts import letters_for
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Colour = tuple[int, int, int]
 NONE, TRAIN, VALIDATION, GUARD = (255, 255, 255), (0, 0, 0), (90, 90, 90), (200, 200, 200)
 PARTS: dict[str, Colour] = {"training": TRAIN, "validation": VALIDATION, "guard": GUARD}
-UNUSED_CODE, TRAIN_CODE, VALIDATION_CODE, TEST_CODE, GUARD_CODE = range(5)  # of a saved split
+_, TRAIN_CODE, VALIDATION_CODE, TEST_CODE, GUARD_CODE = range(5)  # of a saved split
 WIDE = 2.2  # a scene that is so many times as wide as high has its maps below each other
 LONGEST = 30  # letters of a name in the legend
 
@@ -44,7 +44,7 @@ def colour_split(codes: np.ndarray, labels: np.ndarray, colours: Sequence[Colour
 
 def colour_errors(labels: np.ndarray, classes: np.ndarray, counted: np.ndarray) -> np.ndarray:
     """Light green where a counted pixel is right, dark red where it is wrong, white where nothing is counted."""
-    right, wrong = (tuple(int(ERRORS[name][i : i + 2], 16) for i in (1, 3, 5)) for name in ("correct", "wrong"))
+    right, wrong = rgb(ERRORS["correct"]), rgb(ERRORS["wrong"])
     kinds = np.where(counted, 1 + (labels != classes), 0)
     return np.array([NONE, right, wrong], np.uint8)[kinds]
 

@@ -4,7 +4,8 @@ What is fixed is folded into the maps beside it, exactly: Φ and the class token
 scale 1/√width into the queries, γ and β of the norms, and Φ⁻¹ into the head. Matrix products, softmax, norm and GELU
 remain. Tokens are rows (B·N, C·d) with the slices end to end. A linear map of slices has one of two forms: `split`, one
 product for each slice, or `dense`, one product with the block-diagonal matrix, which does C times the work and no more.
-Models of other kinds, and those of many slices, stay as they are but for `fuse_()`.
+Models of other kinds, those of many slices, and those whose tokens meet neighbours on a grid stay as they are but for
+`fuse_()`.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from tcpvit.layers.coupling import shuffle_slices
 from tcpvit.layers.embed import patchify
 from tcpvit.layers.linear import TLinear
 from tcpvit.layers.norm import TLayerNorm
+from tcpvit.models.config import ViTConfig
 from tcpvit.models.vit import VisionTransformer
 
 Form = Literal["auto", "slices", "split", "dense", "mixed"]
@@ -51,9 +53,15 @@ def deployed(model: nn.Module, form: Form = "auto") -> nn.Module:
         plain.fuse_()
     if form == "auto":
         form = chosen_form(plain)
-    if form == "slices" or not isinstance(plain, VisionTransformer) or plain.config.factorised:
+    if form == "slices" or not isinstance(plain, VisionTransformer) or not is_of_rows(plain.config):
         return plain
     return RowsViT(plain, form).eval().requires_grad_(False)
+
+
+def is_of_rows(config: ViTConfig) -> bool:
+    """Whether tokens meet in attention over all of them and nowhere else: neighbours and groups need their grid."""
+    on_grid = config.factorised or config.local or config.attention_pool > 1 or config.embedding == "conv"
+    return not on_grid and not config.gated
 
 
 def chosen_form(model: nn.Module) -> Form:

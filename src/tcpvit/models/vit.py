@@ -61,6 +61,7 @@ class VisionTransformer(Pretrained, nn.Module):
         self.config = config
         self.num_classes, self.num_features, self.embed_dim = config.num_classes, config.width, config.width
         self.global_pool, self.num_prefix_tokens = config.global_pool, config.num_prefix_tokens
+        self.patch_size = config.patch_shape
         self.distilled_training = False
         basis = config.band_basis if band_basis is None else band_basis
         self.bands = nn.Identity() if config.kept is None else BandDCT(config.in_chans, config.kept, basis)
@@ -198,7 +199,7 @@ class VisionTransformer(Pretrained, nn.Module):
         return x if self.transform is None else self.transform.from_hat_tokens(x).flatten(-2)
 
     def _grid(self, images: Tensor) -> tuple[int, ...]:
-        return image_grid(images, self.config.in_chans, self.config.patch_shape, self.config.ndim)
+        return image_grid(images, self.config.in_chans, self.patch_size, len(self.patch_size))
 
     def unflatten(self, tokens: Tensor) -> Tensor:
         """Flat tokens (..., d·C) as tensor tokens (..., d, C), a view; C = 1 for Std-ViT."""

@@ -16,7 +16,7 @@ from tcpvit.data.scenes.read import read_scene, with_labels
 from tcpvit.data.scenes.scene import Scene
 from tcpvit.data.scenes.splits import SceneSplit, disjoint_split, hold_out_pixels, random_split, split_from_masks
 from tcpvit.data.scenes.statistics import fit_statistics
-from tcpvit.data.scenes.window_set import WindowSet
+from tcpvit.data.scenes.windows import WindowSet
 from tcpvit.errors import did_you_mean
 from tcpvit.files import expand_user
 from tcpvit.validation import Count, Flag, Maybe, Rate, Seed, Share, Text

@@ -300,7 +300,7 @@ def _splits(name: str, parts: dict[str, Set], seed: int, stratified: bool, val_f
         labels = train.labels if stratified else None
         kept, held = draw(len(train), fraction_sizes(len(train), val_fraction or 0.2), seed=seed, labels=labels)
         val = replace(train.subset(held), source=f"{train.source.rpartition('/')[0]}/held out")
-        parts |= {"train": train.subset(kept), "val": val}  # type: ignore[dict-item]
+        parts |= {"train": train.subset(kept), "val": val}
     train = parts["train"]
     mean, std = measure_statistics(train.images.split(16), train.scale)
     parts = {part: replace(data, mean=mean, std=std) for part, data in parts.items()}

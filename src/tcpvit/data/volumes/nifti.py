@@ -10,18 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tcpvit.data.volumes.volume import Volume, as_pixels, check_announced, with_channels
+from tcpvit.errors import import_extra
 
 SUFFIXES = (".nii", ".nii.gz")
 
 
 def nibabel() -> Any:
     """The package nibabel, or an error that says how to install it."""
-    try:
-        import nibabel as package
-        import nibabel.orientations
-    except ImportError:
-        raise ImportError("NIfTI files are read and written with nibabel: pip install 'tcpvit[volumes]'") from None
-    return package
+    return import_extra("nibabel", "NIfTI files are read and written with nibabel", "volumes")
 
 
 def read_nifti(path: Path) -> Volume:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from tcpvit.data.decode import EXTENSIONS, read_pixels
 from tcpvit.data.images import resize_pixels
+from tcpvit.errors import import_extra
 
 SUFFIXES = (".mp4", ".mov", ".mkv", ".webm", ".avi", ".m4v", ".mpg", ".mpeg", ".gif", ".npz", ".npy")
 # Containers that hold their own frames: a playlist would lead FFmpeg to other files, and to addresses in the network.
@@ -24,11 +25,7 @@ MOST_PIXELS, MOST_FRAMES = 1 << 26, 1_000_000  # of a frame, and of a file
 
 def pyav() -> Any:
     """The package av, or an error that says how to install it."""
-    try:
-        import av as package
-    except ImportError:
-        raise ImportError("video is read and written with PyAV: pip install 'tcpvit[video]'") from None
-    return package
+    return import_extra("av", "video is read and written with PyAV", "video")
 
 
 def read_clip(
