@@ -24,13 +24,12 @@ from tcpvit.figures.style import house_style
 from tcpvit.files import keep_inputs, write_atomically, write_inside
 from tcpvit.inference.loading import LoadedModel, Weights, load_model
 from tcpvit.inference.masks import KINDS, Segmented, segment_files
-from tcpvit.inference.predict import Prediction, Predictions, check_counts, find_images, predict_files
+from tcpvit.inference.predict import Prediction, Predictions, check_counts, find_inputs, predict_files
 from tcpvit.inference.scene_map import SceneMap
 from tcpvit.inference.volumes import (
-    find_files,
     is_volume_or_clip,
     labelled_frames,
-    picture_of,
+    montage_of,
     segment_volumes,
     takes_clips,
     takes_volumes,
@@ -121,7 +120,7 @@ def predict(
     images = Path("segmented") if segments and images is None else images
     volumes = takes_volumes(loaded)
     leave_out = _written_into(images, segments)
-    files = find_files(loaded, paths, leave_out) if volumes else find_images(paths, leave_out)
+    files = find_inputs(loaded, paths, leave_out)
     keep_inputs([place for place in (out, sheet) if place is not None], files)
     if images is not None and not segments:
         keep_inputs(_labelled_places(files, images, takes_clips(loaded)), files)
@@ -247,7 +246,7 @@ def _write_clips(found: Sequence[Prediction], names: Mapping[str, str], folder: 
 def _pixels(file: str) -> np.ndarray:
     """(H, W, 3) uint8, reduced to what a figure can show."""
     if is_volume_or_clip(Path(file)):
-        return picture_of(file)
+        return montage_of(file)
     image = read_image(file)
     image.thumbnail((SIDE, SIDE))
     return np.asarray(image)

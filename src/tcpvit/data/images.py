@@ -25,6 +25,7 @@ Fit = Literal["crop", "squash"]
 OnBad = Literal["stop", "skip"]
 BILINEAR, NEAREST = Image.Resampling.BILINEAR, Image.Resampling.NEAREST  # Pillow's bilinear is antialiased
 Box = tuple[float, float, float, float]
+Decoded = tuple[np.ndarray, np.ndarray] | str  # an image (C, ...) and its target, or why there is none
 NAMED = 10  # how many bad files an error or a note names
 SKIP = "skip bad files with on_bad=skip (--set data.options.on_bad=skip)"
 
@@ -80,7 +81,8 @@ class ImageFiles(Images):
     def fetch(self, rows: Tensor, crops: Tensor | None = None) -> Batch:
         """Decode the images at `rows`, with `crops` a part of each; a bad one is left out and named."""
         chosen = [None] * len(rows) if crops is None else list(crops)
-        return self._collect(self._decode(i, crop) for i, crop in zip(rows.tolist(), chosen, strict=True))
+        decoded = (self._decode(i, crop) for i, crop in zip(rows.tolist(), chosen, strict=True))
+        return collect(decoded, self.image_shape, self.dtype)
 
     def in_memory(self) -> ImageSet:
         """Decode everything once, with threads; bad files stop the run, all of them named, or are skipped."""
@@ -89,7 +91,8 @@ class ImageFiles(Images):
     def _decode_all(self, progress: Progress) -> Batch:
         with ThreadPoolExecutor(min(32, os.cpu_count() or 1)) as pool:
             decoded = pool.map(self._decode, range(len(self)))
-            return self._collect(progress.track(decoded, f"reading {printable(self.source)}", len(self)))
+            tracked = progress.track(decoded, f"reading {printable(self.source)}", len(self))
+            return collect(tracked, self.image_shape, self.dtype)
 
     def _as_image_set(self, batch: Batch) -> ImageSet:
         """What could be decoded of all the images; the rest is noted."""
@@ -105,13 +108,13 @@ class ImageFiles(Images):
             notes=self.notes + ((f"{list_bad(batch.bad, len(self))}; skipped",) if batch.bad else ()),
         )
 
-    def _decode(self, i: int, crop: Tensor | None = None) -> tuple[np.ndarray, np.ndarray] | str:
+    def _decode(self, i: int, crop: Tensor | None = None) -> Decoded:
         """The image (C, H, W) and its target, or a sentence that says why there is none."""
         try:
             pixels = read_pixels(self.files[i], self.bands)
             check_kind(pixels, self.channels, self.dtype)
         except Exception as error:
-            return _why(self.files[i], error)
+            return why(self.files[i], error)
         height, width = pixels.shape[:2]
         box = square_box((width, height), self.fit, crop)
         resized = resize_pixels(pixels, (self.image_size, self.image_size), box).transpose(2, 0, 1)
@@ -121,7 +124,7 @@ class ImageFiles(Images):
         try:
             return resized, self._read_mask(target, self.files[i], (width, height), box)
         except Exception as error:
-            return _why(target, error)
+            return why(target, error)
 
     def _read_mask(self, path: str, image: str, size_of_image: tuple[int, int], box: Box) -> np.ndarray:
         """Class ids (H, W) uint8."""
@@ -138,21 +141,23 @@ class ImageFiles(Images):
         size = (self.image_size, self.image_size)
         return np.asarray(Image.fromarray(ids.astype(np.uint8)).resize(size, NEAREST, box=box))
 
-    def _collect(self, decoded: Iterable[tuple[np.ndarray, np.ndarray] | str]) -> Batch:
-        images, targets, kept, bad = [], [], [], []
-        for position, item in enumerate(decoded):
-            if isinstance(item, str):
-                bad.append(item)
-            else:
-                images.append(item[0])
-                targets.append(item[1])
-                kept.append(position)
-        return Batch(
-            torch.from_numpy(np.stack(images)) if images else torch.empty(0, *self.image_shape, dtype=self.dtype),
-            torch.from_numpy(np.stack(targets)) if targets else torch.empty(0, dtype=torch.int64),
-            torch.tensor(kept, dtype=torch.int64) if bad else None,
-            tuple(bad),
-        )
+
+def collect(decoded: Iterable[Decoded], image_shape: tuple[int, ...], dtype: torch.dtype) -> Batch:
+    """Images and targets as a batch; a sentence stands for an image that could not be read."""
+    images, targets, kept, bad = [], [], [], []
+    for position, item in enumerate(decoded):
+        if isinstance(item, str):
+            bad.append(item)
+        else:
+            images.append(item[0])
+            targets.append(item[1])
+            kept.append(position)
+    return Batch(
+        torch.from_numpy(np.stack(images)) if images else torch.empty(0, *image_shape, dtype=dtype),
+        torch.from_numpy(np.stack(targets)) if targets else torch.empty(0, dtype=torch.int64),
+        torch.tensor(kept, dtype=torch.int64) if bad else None,
+        tuple(bad),
+    )
 
 
 def check_kind(pixels: np.ndarray, channels: int, dtype: torch.dtype) -> None:
@@ -246,7 +251,7 @@ def square_box(size: tuple[int, int], fit: Fit, crop: Tensor | None = None) -> B
     return x + left * wide, y + top * high, x + right * wide, y + bottom * high
 
 
-def _why(path: str, error: Exception) -> str:
+def why(path: str, error: Exception) -> str:
     """Why a file cannot be used; a damaged one can fail anywhere in Pillow. What can be installed is no fault of it."""
     if isinstance(error, ImportError):
         raise error
