@@ -22,6 +22,7 @@ MAX_WIDTH = 64  # of a slice: beyond, torch's matrix products are as fast
 TILE = 64  # tokens, as in ffn_half.cpp
 LANES = 16  # tokens in the widest vector, and LINE of lanes.h
 ENOUGH = 64  # tiles for each thread: beyond, one more or less does not matter
+BUNDLE = 256  # tokens of the images that are attended to at a time
 
 
 def can_use_half(x: Tensor, weight: Tensor) -> bool:
@@ -159,3 +160,186 @@ ffn_half.register_autograd(_ffn_backward, setup_context=_save_ffn)
 def _ffn_flops(x_shape: tuple[int, ...], gamma: Any, beta: Any, w1_shape: tuple[int, ...], *_: Any, **__: Any) -> int:
     """fc1 and fc2, each a product of R×d×h for each slice."""
     return 4 * x_shape[0] * x_shape[1] * w1_shape[-1] * w1_shape[-2]
+
+
+# ------------------------------------------------------------------------------------------------- attention half
+
+
+class AttentionHalfShape(ctypes.Structure):
+    """`Shape` of attention_half.cpp."""
+
+    _fields_ = [
+        *(
+            (name, ctypes.c_int64)
+            for name in ("slices", "images", "tokens", "width", "heads", "joint", "dense", "bundle", "cuts")
+        ),
+        ("eps", ctypes.c_double),
+    ]
+
+    @classmethod
+    def of(cls, x: Tensor, num_heads: int, joint: bool, dense: bool, eps: float, cut: bool) -> AttentionHalfShape:
+        """For x (C, B, N, d); the queries of an image may be `cut`."""
+        C, B, N, d = x.shape
+        bundle, cuts = bundle_of(1 if joint else C, B, N, torch.get_num_threads(), cut)
+        return cls(C, B, N, d, num_heads, joint, dense, bundle, cuts, eps)
+
+
+@functools.lru_cache(maxsize=1024)
+def bundle_of(groups: int, images: int, tokens: int, threads: int, cut: bool) -> tuple[int, int]:
+    """How many images are a unit of work, or into how many units one image is cut, so that threads have as much each.
+
+    >>> bundle_of(3, 64, 65, 2, True), bundle_of(3, 1, 65, 2, True), bundle_of(3, 1, 65, 2, False)
+    ((4, 1), (1, 2), (1, 1))
+    """
+    most = max(1, min(BUNDLE // tokens, images))
+    if threads == 1 or groups * images > ENOUGH * threads * most:
+        return most, 1
+    choices = [(bundle, 1) for bundle in range(most, 0, -1)]
+    choices += [(1, cuts) for cuts in range(2, 1 + -(-tokens // LANES))] if cut else []
+    return min(choices, key=lambda choice: max(dealt_queries(groups, images, tokens, *choice, threads)))
+
+
+def dealt_queries(groups: int, images: int, tokens: int, bundle: int, cuts: int, threads: int) -> list[float]:
+    """How many queries each thread gets; a unit of work also has the keys of its images, which cost about a third."""
+    vectors = -(-tokens // LANES)
+    parts = [min(tokens, vectors * (cut + 1) // cuts * LANES) - vectors * cut // cuts * LANES for cut in range(cuts)]
+    bundles = [min(bundle, images - first) for first in range(0, images, bundle)]
+    units = [count * (part + tokens / 3) for count in bundles for part in parts] * groups
+    ends = [len(units) * thread // threads for thread in range(threads + 1)]  # `dealt` of lanes.h
+    return [sum(units[first:last]) for first, last in itertools.pairwise(ends)]
+
+
+@torch.library.custom_op("tcpvit::attention_half", mutates_args=())
+def attention_half(
+    x: Tensor,
+    gamma: Tensor,
+    beta: Tensor,
+    wqkv: Tensor,
+    bqkv: Tensor | None,
+    wproj: Tensor,
+    bproj: Tensor,
+    num_heads: int,
+    joint: bool,
+    dense: bool,
+    eps: float,
+    keep: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """x + attention(norm(x) wqkv + bqkv) wproj + bproj for x (C, B, N, d); parameters as in `ffn_half`.
+
+    With it what backward needs, if it is to be kept: the attended values (C, B, d, N), and log Σ exp of the scores.
+    """
+    x = x.contiguous()
+    y, kept, lse = _attention_half_results(x, gamma, beta, wqkv, bqkv, wproj, bproj, num_heads, joint, dense, eps, keep)
+    parameters = _contiguous(gamma, beta, wqkv, bqkv, wproj, bproj)
+    shape = AttentionHalfShape.of(x, num_heads, joint, dense, eps, not keep)
+    results = (y, kept, lse) if keep else (y, None, None)
+    call("attention_half", "forward", x.dtype, x, *parameters, *results, shape=shape)
+    return y, kept, lse
+
+
+@attention_half.register_fake
+def _attention_half_results(
+    x: Tensor,
+    gamma: Tensor,
+    beta: Tensor,
+    wqkv: Tensor,
+    bqkv: Tensor | None,
+    wproj: Tensor,
+    bproj: Tensor,
+    num_heads: int,
+    joint: bool,
+    dense: bool,
+    eps: float,
+    keep: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    y = torch.empty_like(x, memory_format=torch.contiguous_format)
+    C, B, N, d = x.shape
+    kind = accumulator(x.dtype)
+    if not keep:
+        return y, x.new_empty(0, dtype=kind), x.new_empty(0, dtype=kind)
+    return y, x.new_empty(C, B, d, N, dtype=kind), x.new_empty(1 if joint else C, B, num_heads, N, dtype=kind)
+
+
+@torch.library.custom_op("tcpvit::attention_half_backward", mutates_args=())
+def attention_half_backward(
+    grad: Tensor,
+    x: Tensor,
+    gamma: Tensor,
+    beta: Tensor,
+    wqkv: Tensor,
+    bqkv: Tensor | None,
+    wproj: Tensor,
+    bproj: Tensor,
+    kept: Tensor,
+    lse: Tensor,
+    num_heads: int,
+    joint: bool,
+    dense: bool,
+    eps: float,
+) -> list[Tensor]:
+    """The gradients of x, gamma, beta, wqkv, bqkv (of zeros, if there is none), wproj and bproj."""
+    x = x.contiguous()
+    C, d = len(x), x.shape[-1]
+    wide, vectors = _lined(d), _lined(6 * d)
+    gains = x.new_zeros(C, vectors + 4 * d * wide, dtype=accumulator(x.dtype))
+    d_x = torch.empty_like(x)
+    parameters = _contiguous(gamma, beta, wqkv, bqkv, wproj, bproj)
+    shape = AttentionHalfShape.of(x, num_heads, joint, dense, eps, False)
+    call("attention_half", "backward", x.dtype, grad.contiguous(), x, kept, lse, *parameters, d_x, gains, shape=shape)
+    sizes = [d, d, d, 3 * d, vectors - 6 * d, 3 * d * wide, d * wide]
+    d_gamma, d_beta, d_bproj, d_bqkv, _, *matrices = gains.split(sizes, 1)
+    d_wqkv, d_wproj = (gain.view(C, -1, wide)[..., :d] for gain in matrices)  # (C, 3·d, d) and (C, d_in, d_out)
+    found = (d_gamma, d_beta, d_wqkv if dense else d_wqkv.mT, d_bqkv, d_wproj.mT if dense else d_wproj, d_bproj)
+    return [d_x, *map(_gradient, found, (gamma, beta, wqkv, _bias_or_zeros(bqkv, wqkv, dense), wproj, bproj))]
+
+
+@attention_half_backward.register_fake
+def _(
+    grad: Tensor,
+    x: Tensor,
+    gamma: Tensor,
+    beta: Tensor,
+    wqkv: Tensor,
+    bqkv: Tensor | None,
+    wproj: Tensor,
+    bproj: Tensor,
+    kept: Tensor,
+    lse: Tensor,
+    num_heads: int,
+    joint: bool,
+    dense: bool,
+    eps: float,
+) -> list[Tensor]:
+    likes = (x, gamma, beta, wqkv, _bias_or_zeros(bqkv, wqkv, dense), wproj, bproj)
+    return [torch.empty_like(like, memory_format=torch.contiguous_format) for like in likes]
+
+
+def _bias_or_zeros(bias: Tensor | None, weight: Tensor, dense: bool) -> Tensor:
+    if bias is not None:
+        return bias
+    return weight.new_zeros(len(weight)) if dense else weight.new_zeros(len(weight), 1, weight.shape[-1])
+
+
+def _save_attention_half(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+    *tensors, ctx.num_heads, ctx.joint, ctx.dense, ctx.eps, keep = inputs
+    if not keep:
+        raise ValueError("attention_half has no gradients unless keep=True")
+    ctx.save_for_backward(*tensors, *output[1:])
+
+
+def _attention_half_backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+    options = ctx.num_heads, ctx.joint, ctx.dense, ctx.eps
+    found: list[Tensor | None] = list(attention_half_backward(grad, *ctx.saved_tensors, *options))
+    if ctx.saved_tensors[4] is None:
+        found[4] = None
+    return (*found, None, None, None, None, None)
+
+
+attention_half.register_autograd(_attention_half_backward, setup_context=_save_attention_half)
+
+
+@register_flop_formula(torch.ops.tcpvit.attention_half)
+def _attention_half_flops(x_shape: tuple[int, ...], *_: Any, **__: Any) -> int:
+    """qkv and proj, 4·d² for each token of a slice, and scores and weighted values."""
+    C, B, N, d = x_shape
+    return 2 * C * B * N * (4 * d * d + 2 * N * d)
