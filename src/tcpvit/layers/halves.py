@@ -1,7 +1,7 @@
 """Which blocks go through the operators of `kernels.halves`: each half of a block in one call instead of five.
 
-A half is taken only if nobody can tell the difference: its layers are the plain ones, nothing is dropped, and nobody has
-hooked into them or put something else in their place.
+A half is taken only if nobody can tell the difference: its layers are the plain ones, nothing is dropped, and nobody
+has hooked into them or put something else in their place.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_p
 
 
 def attention_half(block: Any, x: Tensor) -> Tensor | None:
-    """x + attn(norm1(x)) of a `Block` or `TBlock`, or None where it has to go layer by layer."""
+    """x + attn(norm1(x)) of a `Block` or `TBlock`, or None where it goes layer by layer."""
     norm, attn, drop_path = (block._modules[name] for name in ("norm1", "attn", "drop_path"))
     if type(attn) not in (Attention, TAttention) or block.pool != 1 or attn.along is not None:
         return None
@@ -45,8 +45,8 @@ def attention_half(block: Any, x: Tensor) -> Tensor | None:
     return halves.attention_half(slices, *parameters, *options)[0].view(x.shape)
 
 
-def ffn_half(block: Any, x: Tensor, kind: type) -> Tensor | None:
-    """x + mlp(norm2(x)) of a `Block` or `TBlock` with an FFN of that kind, or None where it has to go layer by layer."""
+def ffn_half(block: Any, x: Tensor, kind: type[Any]) -> Tensor | None:
+    """x + mlp(norm2(x)) of a `Block` or `TBlock` with an FFN of that kind, or None where it goes layer by layer."""
     norm, mlp, drop_path = (block._modules[name] for name in ("norm2", "mlp", "drop_path"))
     if type(mlp) is not kind or mlp.gated or mlp.local is not None:
         return None
@@ -63,14 +63,14 @@ def ffn_half(block: Any, x: Tensor, kind: type) -> Tensor | None:
     return halves.ffn_half(rows, *parameters, dense, norm.eps).view(x.shape)
 
 
-def _parameters(norm: Any, first: Any, second: Any, dense: bool) -> list[Tensor] | None:
-    """γ, β, and weight and bias of both maps; None if one of the three is no plain layer or has no bias at the end."""
+def _parameters(norm: Any, first: Any, second: Any, dense: bool) -> list[Any] | None:
+    """γ, β, and weight and bias of both maps; None if a layer is no plain one, or lacks more than the first bias."""
     kinds = (nn.LayerNorm, nn.Linear, nn.Linear) if dense else (TLayerNorm, TLinear, TLinear)
     if (type(norm), type(first), type(second)) != kinds or getattr(norm, "joint", False):
         return None
     weight, bias = ("weight", "bias") if dense else ("weight_hat", "bias_hat")
-    found = [layer._parameters[name] for layer in (norm, first, second) for name in (weight, bias)]
-    return None if found[0] is None or found[1] is None or found[5] is None else found
+    found = [layer._parameters.get(name) for layer in (norm, first, second) for name in (weight, bias)]
+    return None if any(found[i] is None for i in (0, 1, 2, 4, 5)) else found
 
 
 def _drops(drop: Any, drop_path: Any) -> bool:

@@ -60,7 +60,7 @@ def accumulator(dtype: torch.dtype) -> torch.dtype:
 
 
 def call(name: str, direction: str, dtype: torch.dtype, *tensors: Tensor | None, shape: ctypes.Structure) -> None:
-    """Run `tcpvit_DIRECTION_DTYPE` of a kernel on contiguous tensors (None: no such), with torch's number of threads."""
+    """Run `tcpvit_DIRECTION_DTYPE` of a kernel on contiguous tensors or None, with torch's number of threads."""
     library = load_kernel(name)
     if library is None:
         raise RuntimeError(f"the kernel {name!r} is not built here; ask is_built() first")

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
-from tcpvit.layers.kernels.build import DTYPES, accumulator, call, is_built, operators_refused
+from tcpvit.layers.kernels.build import DTYPES, accumulator, call, operators_refused
 
 MAX_WIDTH = 64  # of a slice: beyond, torch's matrix products are as fast
 TILE = 64  # tokens, as in ffn_half.cpp
@@ -196,7 +196,11 @@ def bundle_of(groups: int, images: int, tokens: int, threads: int, cut: bool) ->
         return most, 1
     choices = [(bundle, 1) for bundle in range(most, 0, -1)]
     choices += [(1, cuts) for cuts in range(2, 1 + -(-tokens // LANES))] if cut else []
-    return min(choices, key=lambda choice: max(dealt_queries(groups, images, tokens, *choice, threads)))
+
+    def busiest(choice: tuple[int, int]) -> float:
+        return max(dealt_queries(groups, images, tokens, *choice, threads))
+
+    return min(choices, key=busiest)
 
 
 def dealt_queries(groups: int, images: int, tokens: int, bundle: int, cuts: int, threads: int) -> list[float]:
