@@ -42,7 +42,11 @@ def slow_attention(heads, joint):
         qkv = torch.baddbmm(bqkv, norm(x, gamma, beta), wqkv).view(*x.shape[:3], -1)
         q, k, v = split_heads(qkv, heads, joint=joint)
         o = softmax_maps(q, k) @ v
-        o = o.unflatten(-1, (len(x), -1)).permute(3, 0, 2, 1, 4) if joint else o.unflatten(0, (len(x), -1)).transpose(2, 3)
+        o = (
+            o.unflatten(-1, (len(x), -1)).permute(3, 0, 2, 1, 4)
+            if joint
+            else o.unflatten(0, (len(x), -1)).transpose(2, 3)
+        )
         return x + torch.baddbmm(bproj, o.flatten(-2).flatten(1, 2), wproj).view(x.shape)
 
     return half
@@ -90,7 +94,14 @@ def test_attention_equals_layer_by_layer(size, joint, threads):
 
 
 def cases():
-    for C, d, heads, N in ((3, 16, 4, 65), (2, 25, 5, 10), (1, 48, 4, 65), (2, 64, 4, 33), (1, 64, 1, 17), (2, 3, 1, 5)):
+    for C, d, heads, N in (
+        (3, 16, 4, 65),
+        (2, 25, 5, 10),
+        (1, 48, 4, 65),
+        (2, 64, 4, 33),
+        (1, 64, 1, 17),
+        (2, 3, 1, 5),
+    ):
         x = torch.randn(C, 5, N, d, dtype=torch.float64)
         yield f"ffn {d}", fast_ffn, slow_ffn, [x.flatten(1, 2), *parameters(C, d, 4 * d, 4 * d)]
         for joint in (False, True):
