@@ -1,4 +1,4 @@
-"""Which blocks go through the fused halves, and that nobody can tell: hooks, dropout, other layers, compile and export."""
+"""Which blocks go through the fused halves, and that nobody can tell: hooks, dropout, other layers, compile, export."""
 
 import copy
 
