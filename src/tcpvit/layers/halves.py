@@ -19,17 +19,19 @@ from tcpvit.layers.kernels.build import is_built
 from tcpvit.layers.linear import TLinear
 from tcpvit.layers.norm import TLayerNorm
 
-HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+DENSE, SLICED = (nn.LayerNorm, nn.Linear, nn.Linear), (TLayerNorm, TLinear, TLinear)
 
 
 def attention_half(block: Any, x: Tensor) -> Tensor | None:
     """x + attn(norm1(x)) of a `Block` or `TBlock`, or None where it goes layer by layer."""
-    norm, attn, drop_path = (block._modules[name] for name in ("norm1", "attn", "drop_path"))
+    parts = block._modules
+    norm, attn, drop_path = parts["norm1"], parts["attn"], parts["drop_path"]
     if type(attn) not in (Attention, TAttention) or block.pool != 1 or attn.along is not None:
         return None
-    qkv, proj, drop = (attn._modules[name] for name in ("qkv", "proj", "proj_drop"))
-    dense, joint = type(attn) is Attention, getattr(attn, "joint", False)
-    if x.ndim != (3 if dense else 4) or getattr(attn, "shuffle", False) or (attn.training and attn.attn_drop):
+    parts, dense = attn._modules, type(attn) is Attention
+    qkv, proj, drop = parts["qkv"], parts["proj"], parts["proj_drop"]
+    joint = not dense and attn.joint
+    if x.ndim != (3 if dense else 4) or (not dense and attn.shuffle) or (attn.training and attn.attn_drop):
         return None
     parameters = _parameters(norm, qkv, proj, dense)
     if parameters is None or not halves.can_use_half(x, parameters[2]) or not is_built("attention_half"):
@@ -47,10 +49,12 @@ def attention_half(block: Any, x: Tensor) -> Tensor | None:
 
 def ffn_half(block: Any, x: Tensor, kind: type[Any]) -> Tensor | None:
     """x + mlp(norm2(x)) of a `Block` or `TBlock` with an FFN of that kind, or None where it goes layer by layer."""
-    norm, mlp, drop_path = (block._modules[name] for name in ("norm2", "mlp", "drop_path"))
+    parts = block._modules
+    norm, mlp, drop_path = parts["norm2"], parts["mlp"], parts["drop_path"]
     if type(mlp) is not kind or mlp.gated or mlp.local is not None:
         return None
-    fc1, fc2, drop = (mlp._modules[name] for name in ("fc1", "fc2", "drop"))
+    parts = mlp._modules
+    fc1, fc2, drop = parts["fc1"], parts["fc2"], parts["drop"]
     dense = type(fc1) is nn.Linear
     if not dense and (mlp.activation is not F.gelu or mlp.spatial or mlp.shuffle):
         return None
@@ -63,14 +67,15 @@ def ffn_half(block: Any, x: Tensor, kind: type[Any]) -> Tensor | None:
     return halves.ffn_half(rows, *parameters, dense, norm.eps).view(x.shape)
 
 
-def _parameters(norm: Any, first: Any, second: Any, dense: bool) -> list[Any] | None:
+def _parameters(norm: Any, first: Any, second: Any, dense: bool) -> tuple[Any, ...] | None:
     """γ, β, and weight and bias of both maps; None if a layer is no plain one, or lacks more than the first bias."""
-    kinds = (nn.LayerNorm, nn.Linear, nn.Linear) if dense else (TLayerNorm, TLinear, TLinear)
-    if (type(norm), type(first), type(second)) != kinds or getattr(norm, "joint", False):
+    if (type(norm), type(first), type(second)) != (DENSE if dense else SLICED) or (not dense and norm.joint):
         return None
     weight, bias = ("weight", "bias") if dense else ("weight_hat", "bias_hat")
-    found = [layer._parameters.get(name) for layer in (norm, first, second) for name in (weight, bias)]
-    return None if any(found[i] is None for i in (0, 1, 2, 4, 5)) else found
+    scale, one, two = norm._parameters, first._parameters, second._parameters
+    found = scale[weight], scale[bias], one.get(weight), one.get(bias), two.get(weight), two.get(bias)
+    gamma, beta, w1, _, w2, b2 = found
+    return None if gamma is None or beta is None or w1 is None or w2 is None or b2 is None else found
 
 
 def _drops(drop: Any, drop_path: Any) -> bool:
@@ -78,7 +83,11 @@ def _drops(drop: Any, drop_path: Any) -> bool:
 
 
 def _is_watched(*layers: Any) -> bool:
-    """Whether somebody hooked into a layer, or replaced its forward."""
-    if torch_module._has_any_global_hook():
-        return True
-    return any("forward" in vars(layer) or any(getattr(layer, hooks) for hooks in HOOKS) for layer in layers)
+    """Whether somebody hooked into a layer, or replaced its forward. It is asked of every call, and has to be quick."""
+    for layer in layers:
+        own = vars(layer)
+        if own["_forward_hooks"] or own["_forward_pre_hooks"] or own["_backward_hooks"] or own["_backward_pre_hooks"]:
+            return True
+        if "forward" in own:
+            return True
+    return bool(torch_module._has_any_global_hook())
