@@ -22,8 +22,7 @@ def test_kernels_are_right_in_the_interpreter():
     environment = os.environ | {"TRITON_INTERPRET": "1", "TCPVIT_KERNELS": "0", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", str(cases)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280, check=False)
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
-    assert " passed" in done.stdout
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]  # 5 if there were no tests
 
 
 def kernels():
