@@ -158,7 +158,7 @@ class Service:
     @torch.inference_mode()
     def _forward(self, images: Sequence[Tensor]) -> list[tuple[list[int], list[float]]]:
         """(3, H, W) uint8 each -> the likeliest classes of each, and their probabilities."""
-        logits = unwrapped(self.model(normalise(torch.stack(list(images)).float(), self.mean, self.std)))
+        logits = unwrapped(self.model(normalise(torch.stack(list(images)), self.mean, self.std)))
         best = logits.float().softmax(1).topk(self.top)
         return list(zip(best.indices.tolist(), best.values.tolist(), strict=True))
 
