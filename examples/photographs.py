@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import io
 from pathlib import Path
+from typing import Any
 
 import torch
 from PIL import Image
 from torch import Tensor
 
-from tcpvit.figures.images import image_row
+from tcpvit.figures.style import matplotlib_figure
 
 FIGURES = Path(__file__).parent.parent / "docs" / "figures"
 
@@ -40,6 +41,20 @@ def scores(results: dict[str, Tensor], truth: Tensor) -> dict[str, Tensor]:
         print(f"{name:24}{psnr(image, truth):6.2f} dB")
         titled[f"{name}, {psnr(image, truth):.1f} dB"] = image
     return titled
+
+
+def image_row(images: dict[str, Tensor], width: float = 3.0) -> Any:
+    """One row of colour images, (H, W, 3) with values from 0 to 1 (others are clipped), `width` inches each."""
+    tallest = max(image.shape[0] / image.shape[1] for image in images.values())
+    lines = max(title.count("\n") + 1 for title in images)
+    figure = matplotlib_figure()(
+        figsize=(width * len(images), width * tallest + 0.15 + 0.17 * lines), layout="constrained"
+    )
+    for axes, (title, image) in zip(figure.subplots(1, len(images), squeeze=False)[0], images.items(), strict=True):
+        axes.imshow(image.detach().cpu().float().clamp(0, 1).numpy())
+        axes.set_title(title, fontsize=9)
+        axes.set_axis_off()
+    return figure
 
 
 def save(images: dict[str, Tensor], name: str, folder: Path) -> None:

@@ -36,8 +36,8 @@ from experiments.classification.tables import (
 )
 from experiments.figures.frontier import Point, draw_frontier
 from experiments.pages import Blocks, figure, markdown, write_pages
+from experiments.seeds import on_common_seeds
 from tcpvit.compare.classification import draw_pair
-from tcpvit.compare.intervals import on_common_seeds
 from tcpvit.compare.study import Places, Record
 from tcpvit.figures.style import save_figure
 from tcpvit.files import read_json

@@ -19,14 +19,13 @@ from experiments.classification.labels import (
     TRANSFORMS,
     WIDE,
 )
+from experiments.seeds import named_seeds, on_common_seeds
 from tcpvit.compare.classification import PAIR, PARTS, Part, cells_of
 from tcpvit.compare.classification import paper_table as table_of_the_paper
 from tcpvit.compare.intervals import (
     between,
     interval,
     leads,
-    named_seeds,
-    on_common_seeds,
     percent,
     seeds_of,
     signed,

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from experiments.figures.efficiency import draw_efficiency
+from experiments.figures.segmentations import draw_errors, draw_segmentations
+from experiments.seeds import on_common_seeds
 from experiments.segmentation.tables import (
     LABELS,
     LEVELS,
@@ -19,12 +21,10 @@ from experiments.segmentation.tables import (
     runs_of,
     shown_group,
 )
-from tcpvit.compare.intervals import on_common_seeds
 from tcpvit.compare.segmentation import PAIR, Runs, draw_pair
 from tcpvit.compare.study import Places, Record
 from tcpvit.data import IGNORE, Batches
 from tcpvit.figures.bars import draw_parameter_bars
-from tcpvit.figures.masks import draw_errors, draw_segmentations
 from tcpvit.figures.style import save_figure
 from tcpvit.inference import load_model
 from tcpvit.training.build import load_splits
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
 SHOWN = 5  # images
 EFFICIENCY = {"seg_efficiency": "whole", "seg_efficiency_subset": "subset"}  # over the seeds that all models have
-PICTURES = ("seg_visual", "seg_errors")  # photographs, which no drawing format keeps small
+PHOTOGRAPHS = ("seg_visual", "seg_errors")  # which no drawing format keeps small
 
 
 def draw_all(places: Places, records: Sequence[Record]) -> list[Path]:
-    """Write every figure that there are numbers for: drawings as SVG, pictures as WebP."""
+    """Write every figure that there are numbers for: drawings as SVG, photographs as WebP."""
     figures = {"seg_params": _draw_parameters()}
     for name, group in EFFICIENCY.items():
         runs = on_common_seeds(runs_of(records, group))
@@ -52,7 +52,7 @@ def draw_all(places: Places, records: Sequence[Record]) -> list[Path]:
     return [
         path
         for name, figure in figures.items()
-        for path in save_figure(figure, places.pages / name, ["webp" if name in PICTURES else "svg"])
+        for path in save_figure(figure, places.pages / name, ["webp" if name in PHOTOGRAPHS else "svg"])
     ]
 
 

@@ -6,9 +6,10 @@ from pathlib import Path
 
 from experiments.figures.efficiency import compression_cost
 from experiments.pages import NOTHING, Blocks, figure, markdown, write_pages
+from experiments.seeds import on_common_seeds
 from experiments.segmentation import tables
-from experiments.segmentation.figures import PICTURES, draw_all
-from tcpvit.compare.intervals import on_common_seeds, signed
+from experiments.segmentation.figures import PHOTOGRAPHS, draw_all
+from tcpvit.compare.intervals import signed
 from tcpvit.compare.segmentation import PAIR, PAPER, PARAMETERS, performance_table
 from tcpvit.compare.study import Places
 from tcpvit.files import read_json
@@ -38,7 +39,7 @@ def blocks(places: Places) -> dict[str, Blocks]:
     records = places.records()
     runs = {part: tables.runs_of(records, part) for part in (*PARTS, "faster")}
     drawings = {
-        name: figure(name, caption, places.pages, "webp" if name in PICTURES else "svg")
+        name: figure(name, caption, places.pages, "webp" if name in PHOTOGRAPHS else "svg")
         for name, caption in CAPTIONS.items()
     }
     shown = ("seg_curves", "seg_visual", "seg_efficiency_subset")

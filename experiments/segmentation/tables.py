@@ -10,8 +10,9 @@ from statistics import fmean
 import torch
 
 from experiments.classification.plan import FAST
+from experiments.seeds import on_common_seeds
 from tcpvit.analysis import count_flops, count_parameters
-from tcpvit.compare.intervals import between, interval, leads, on_common_seeds, seeds_of, signed
+from tcpvit.compare.intervals import between, interval, leads, seeds_of, signed
 from tcpvit.compare.segmentation import NOT_RUN, PAIR, Runs, spread_of
 from tcpvit.compare.segmentation import runs_of as runs_of_models
 from tcpvit.compare.study import Record

@@ -32,10 +32,10 @@ from tcpvit.training.gradients import gradient_norms
 
 SHORT = ("schedule.epochs=3", "evaluation.gradients=2")
 MODELS = {"paper": (), "plus": (*SMALL["joint-sqrt-lr"], f"optimizer.lr={OWN_RATE['joint-sqrt-lr']}")}
-BATCH, SHOWN, COMPARED = 500, 6, 500  # pictures: at a time, in the figures, for the likeness of attention maps
-FITTED = 10_000  # training pictures that a new head is fitted to
+BATCH, SHOWN, COMPARED = 500, 6, 500  # images: at a time, in the figures, for the likeness of attention maps
+FITTED = 10_000  # training images that a new head is fitted to
 
-Pair = tuple[Tensor, Tensor]  # pictures, labels
+Pair = tuple[Tensor, Tensor]  # images, labels
 Features = tuple[Tensor, Tensor]  # the head's input, labels
 
 
@@ -94,7 +94,7 @@ def exit_logits(model: Any, pooled: Tensor, kept: Tensor) -> Tensor:
 
 
 def new_head_logits(model: Any, train: Features, pooled: Tensor, kept: Tensor) -> Tensor:
-    """The same by a head fitted to those slices of the training pictures: least squares to the labels as 0 and 1."""
+    """The same by a head fitted to those slices of the training images: least squares to the labels as 0 and 1."""
 
     def left(features: Tensor) -> Tensor:  # (B, d·C) -> (B, 1 + d·kept)
         x_hat = model.transform.to_hat_tokens(model.unflatten(features))[kept.bool()]
@@ -106,7 +106,7 @@ def new_head_logits(model: Any, train: Features, pooled: Tensor, kept: Tensor) -
 
 @torch.no_grad()
 def features(model: Any, batches: Iterable[Pair]) -> Features:
-    """The head's input for all pictures, (B, d·C), and their labels."""
+    """The head's input for all images, (B, d·C), and their labels."""
     found = [
         (model.forward_head(model.forward_features(images), pre_logits=True), labels) for images, labels in batches
     ]
@@ -160,19 +160,19 @@ def watched(modules: Iterable[nn.Module], look: Any) -> Iterator[None]:
 @torch.no_grad()
 def energy(model: Any, batches: Iterable[Pair]) -> dict[str, list[float]]:
     """Mean square of each hat slice: of the pixels, of the tokens that enter the encoder, and after every block."""
-    places = ["picture", "entry", *(f"block {i}" for i in range(1, len(model.blocks) + 1))]
-    sums, pictures = torch.zeros(len(places), model.config.tube_length), 0
+    places = ["picture", "entry", *(f"block {i}" for i in range(1, len(model.blocks) + 1))]  # keys of the records
+    sums, number = torch.zeros(len(places), model.config.tube_length), 0
     for images, _ in batches:
         x_hat = model.transform.to_hat(images.transpose(0, 1))  # (C, B, H, W)
         sums[0] += len(images) * _mean_square(x_hat)
 
-        def add(number: int, x_hat: Tensor, weight: int = len(images)) -> None:
-            sums[number + 1] += weight * _mean_square(x_hat)
+        def add(place: int, x_hat: Tensor, weight: int = len(images)) -> None:
+            sums[place + 1] += weight * _mean_square(x_hat)
 
         with watched([model.embed, *model.blocks], add):
             model.forward_features(images)
-        pictures += len(images)
-    return {place: _rounded(row) for place, row in zip(places, sums / pictures, strict=True)}
+        number += len(images)
+    return {place: _rounded(row) for place, row in zip(places, sums / number, strict=True)}
 
 
 def _mean_square(x_hat: Tensor) -> Tensor:
@@ -187,7 +187,7 @@ def class_attention(model: Any, images: Tensor) -> Tensor:
 
 
 def likeness(maps: Tensor) -> Tensor:
-    """Correlation of the slices' maps over the patches, mean of the pictures: (C, B, N) -> (C, C).
+    """Correlation of the slices' maps over the patches, mean of the images: (C, B, N) -> (C, C).
 
     >>> likeness(torch.tensor([[[1.0, 2.0, 3.0]], [[3.0, 2.0, 1.0]]])).round().tolist()
     [[1.0, -1.0], [-1.0, 1.0]]
@@ -198,7 +198,7 @@ def likeness(maps: Tensor) -> Tensor:
 
 
 def shown(model: Any, test: Images) -> list[Record]:
-    """The first test picture of each of the first classes, with the attention of each slice, in bytes as text."""
+    """The first test image of each of the first classes, with the attention of each slice, in bytes as text."""
     assert test.labels is not None
     rows = first_of_each_class(test.labels.tolist(), SHOWN)
     some = test.subset(torch.tensor(rows))
@@ -217,7 +217,7 @@ def shown(model: Any, test: Images) -> list[Record]:
 
 
 def first_of_each_class(labels: list[int], number: int) -> list[int]:
-    """Where the first `number` classes that occur have their first picture.
+    """Where the first `number` classes that occur have their first image.
 
     >>> first_of_each_class([3, 8, 8, 0, 3, 1], 3)
     [0, 1, 3]
@@ -241,12 +241,12 @@ def gradients(file: Path) -> Record:
     }
 
 
-def start_gradients(model: Any, pictures: Images) -> dict[str, list[float]]:
+def start_gradients(model: Any, data: Images) -> dict[str, list[float]]:
     """‖∂L/∂Ŵ_k‖ of a model that has learned nothing yet, and of the same without its t-LayerNorms."""
     bare = copy.deepcopy(model)
     for name in [name for name, module in bare.named_modules() if isinstance(module, TLayerNorm)]:
         bare.set_submodule(name, nn.Identity())
-    ((images, labels),) = Batches(pictures, len(pictures))
+    ((images, labels),) = Batches(data, len(data))
     found = {}
     for what, each in (("with norms", model), ("without norms", bare)):
         nn.functional.cross_entropy(each(images), labels).backward()
@@ -260,14 +260,14 @@ def _hex(levels: Tensor) -> str:
     return bytes(levels.flatten().tolist()).hex()
 
 
-def first(pictures: Images, number: int) -> Images:
+def first(data: Images, number: int) -> Images:
     """The first so many, or all."""
-    return pictures.subset(torch.arange(min(number, len(pictures))))
+    return data.subset(torch.arange(min(number, len(data))))
 
 
-def _images(pictures: Images) -> Tensor:
+def _images(data: Images) -> Tensor:
     """All of them, normalised."""
-    ((images, _),) = Batches(pictures, len(pictures))
+    ((images, _),) = Batches(data, len(data))
     return images
 
 

@@ -1,4 +1,4 @@
-"""The picture of the sign argument: a clip, the same played backwards, and the hat slices of both."""
+"""The figure of the sign argument: a clip, the same played backwards, and the hat slices of both."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def draw_signs() -> Figure:
     with house_style() as Figure:
         figure = Figure(figsize=(7.2, 3.75))
         axes = figure.subplots(4, len(clip))
-        for (name, pictures), row in zip(rows.items(), axes, strict=True):
-            for k, (panel, picture) in enumerate(zip(row, pictures, strict=True)):
+        for (name, images), row in zip(rows.items(), axes, strict=True):
+            for k, (panel, image) in enumerate(zip(row, images, strict=True)):
                 most = 1.0 if "slices" not in name else float(forward[k].abs().max())
-                panel.imshow(picture, cmap="RdBu_r" if "slices" in name else "gray", vmin=-most, vmax=most)
+                panel.imshow(image, cmap="RdBu_r" if "slices" in name else "gray", vmin=-most, vmax=most)
                 panel.set_xticks([])
                 panel.set_yticks([])
                 if name == "frames":

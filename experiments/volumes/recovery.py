@@ -98,9 +98,9 @@ def draw(recovered: dict[str, dict[str, Any]], clips: dict[str, Tensor], path: P
         for i, (clip, found) in enumerate(recovered.items()):
             for task, word in enumerate(("completion", "robust PCA")):
                 row = axes[2 * i + task]
-                pictures = [clips[clip][..., -1], *(found[name]["frames"][task] for name in names)]
-                for panel, picture, title in zip(row, pictures, titles, strict=True):
-                    panel.imshow(picture, cmap="gray", vmin=0, vmax=1)
+                images = [clips[clip][..., -1], *(found[name]["frames"][task] for name in names)]
+                for panel, image, title in zip(row, images, titles, strict=True):
+                    panel.imshow(image, cmap="gray", vmin=0, vmax=1)
                     panel.set_xticks([])
                     panel.set_yticks([])
                     if not i and not task:
@@ -111,7 +111,7 @@ def draw(recovered: dict[str, dict[str, Any]], clips: dict[str, Tensor], path: P
 
 
 def main() -> None:
-    """Recover both clips and write the record and the picture."""
+    """Recover both clips and write the record and the figure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--results", type=Path, default=Path("results"))

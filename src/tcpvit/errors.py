@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 import difflib
+import importlib
 import math
 import re
 import unicodedata
 from collections.abc import Iterable
+from typing import Any
 
 
 class Resumable(ValueError):
     """What ended a run that can be resumed when its cause is gone; the sentence says how."""
+
+
+def import_extra(module: str, use: str, extra: str) -> Any:
+    """A module of a package that need not be installed, or an error that says how to install it.
+
+    >>> import_extra("no_such_package", "tides are computed with it", "tides")
+    Traceback (most recent call last):
+    ImportError: tides are computed with it: pip install 'tcpvit[tides]'
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise ImportError(f"{use}: pip install 'tcpvit[{extra}]'") from None
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tcpvit import algebra
-from tcpvit.algebra.transforms import LearnedTransform, MatrixTransform, Transform
+from tcpvit.algebra.learned import LearnedTransform
+from tcpvit.algebra.transforms import MatrixTransform, Transform
 
 FLOAT = torch.float64
 

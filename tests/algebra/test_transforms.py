@@ -14,7 +14,8 @@ from slice_cases import close, transforms_for
 from torch.autograd import gradcheck, gradgradcheck
 
 from tcpvit.algebra import data_driven, get_transform, list_transforms, random_orthogonal
-from tcpvit.algebra.transforms import LearnedTransform, MatrixTransform
+from tcpvit.algebra.learned import LearnedTransform
+from tcpvit.algebra.transforms import MatrixTransform
 
 FLOAT = torch.float64
 few = settings(max_examples=30)

@@ -241,6 +241,52 @@ def test_a_language_model_is_calibrated_on_a_text_file(tmp_path, capsys, monkeyp
     assert tcpvit.from_pretrained(tmp_path / "half") is not None
 
 
+def test_a_sentence_transformer_as_a_whole(tmp_path, capsys, monkeypatch):
+    pytest.importorskip("sentence_transformers")
+    from sentence_transformers import SentenceTransformer
+
+    monkeypatch.setattr("tcpvit.tensorize.quality.SECONDS", 0.01)
+    tiny_bert(tmp_path / "bert")
+    sentences = [" ".join(f"word{(7 * i + j * j) % 40}" for j in range(8)) for i in range(60)]
+    (tmp_path / "texts.txt").write_text("\n".join(sentences))
+    original = SentenceTransformer(str(tmp_path / "bert"), device="cpu")
+    original.save(str(tmp_path / "original"))
+    options = ["--keep", "0.6", "--calibrate", str(tmp_path / "texts.txt"), "--out", str(tmp_path / "smaller")]
+    assert cli.main(["tensorize", f"sentence-transformers/{tmp_path / 'original'}", *options, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["comparison"]["agrees_in"] == "cosine similarity"
+    assert found["comparison"]["agreement"] > 0.9
+    smaller = SentenceTransformer(str(tmp_path / "smaller"), device="cpu")
+    assert smaller.similarity(smaller.encode(sentences[:4]), original.encode(sentences[:4])).diagonal().min() > 0.9
+
+    report = tcpvit.tensorize_(original, keep=0.6, calibrate=sentences)  # the same from Python
+    assert report.skipped.keys() <= {row["name"] for row in found["layers"]}
+    tcpvit.save_pretrained(original, tmp_path / "again")
+    again = tcpvit.tensorize.build(f"sentence-transformers/{tmp_path / 'again'}")
+    assert (again.encode(sentences) == original.encode(sentences)).all()
+    assert sum(p.numel() for p in again.parameters()) == report.parameters_after < report.parameters_before
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_a_folder_of_images(labelled, tmp_path, capsys, monkeypatch):
+    """Of any shape; in folders that are called as the model's classes, or without any labels."""
+    monkeypatch.setattr("tcpvit.tensorize.quality.SECONDS", 0.01)
+    noise = torch.Generator().manual_seed(0)
+    for i in range(60):
+        folder = tmp_path / "images" / (str(i % 10) if labelled else "")
+        folder.mkdir(parents=True, exist_ok=True)
+        pixels = torch.randint(256, (30 + i % 7, 40, 3), generator=noise, dtype=torch.uint8)
+        Image.fromarray(pixels.numpy()).save(folder / f"{i}.png")
+    options = ["--keep", "0.5", "--calibrate", str(tmp_path / "images"), "--out", str(tmp_path / "half"), "--json"]
+    assert cli.main(["tensorize", *TIMM, *options]) == 0
+    found = json.loads(capsys.readouterr().out)["comparison"]
+    assert (found["samples"], found["agrees_in"]) == (12, "labels")
+    assert (found["top1"] is not None) == labelled
+    assert sorted(path.name for path in (tmp_path / "half").iterdir()) == [
+        "config.json", "model.safetensors", "preprocessing.json",
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

@@ -77,7 +77,7 @@ def test_an_unknown_level_is_named():
 
 
 def test_without_scikit_learn(monkeypatch):
-    monkeypatch.setitem(sys.modules, "sklearn", None)
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
     with pytest.raises(ImportError, match=r"pip install 'tcpvit\[demo\]'"):
         module._sklearn()
 

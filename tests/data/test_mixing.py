@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from tcpvit.data import Augment
-from tcpvit.data.mixing import box_mask, mix
+from tcpvit.data.augment import box_mask, mix
 
 
 def mixed(augment: Augment, number: int = 64):

@@ -8,7 +8,7 @@ import pytest
 from published import write_cifar
 
 from tcpvit.data import load_dataset
-from tcpvit.data.pickles import load_arrays
+from tcpvit.data.cifar10 import load_arrays
 
 
 class RunsACommand:

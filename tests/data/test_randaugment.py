@@ -58,6 +58,6 @@ def test_other_channels_are_refused():
 
 
 def test_without_torchvision(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "torchvision.transforms.v2", None)
+    monkeypatch.setitem(__import__("sys").modules, "torchvision.transforms.v2.functional", None)
     with pytest.raises(ImportError, match=r"pip install 'tcpvit\[vision\]'"):
         module._torchvision_functional()

@@ -32,7 +32,7 @@ def make_model(**options):
 
 
 def changed_in_slice(model, images: torch.Tensor, k: int) -> torch.Tensor:
-    """Other pictures that differ in slice k alone."""
+    """Other images that differ in slice k alone."""
     hat = model.transform.to_hat(images.transpose(0, 1))
     hat[k] += torch.randn_like(hat[k])
     return model.transform.from_hat(hat).transpose(0, 1)
@@ -201,7 +201,7 @@ def test_without_norms_a_faint_slice_has_a_faint_gradient():
     assert all(torch.equal(parameter, before[name]) for name, parameter in model.named_parameters())
     assert any(isinstance(module, TLayerNorm) for module in model.modules())  # the model itself keeps them
     brightness, *contrasts = found["without norms"]
-    assert max(contrasts) < 0.5 * brightness  # these pictures are all but grey
+    assert max(contrasts) < 0.5 * brightness  # these images are all but grey
     assert min(found["with norms"]) > 0.2 * max(found["with norms"])
 
 
@@ -209,7 +209,7 @@ def test_a_record_is_small_and_holds_everything(places):
     for name, each in records(places).items():
         assert (places.results / f"slices-{name}-0.json").stat().st_size < 100_000
         assert each["gradients"]["steps"] == [1, 2, 3, 4]
-        assert [len(picture["pixels"]) for picture in each["pictures"]] == [2 * 3 * 32 * 32] * 3  # classes
+        assert [len(image["pixels"]) for image in each["pictures"]] == [2 * 3 * 32 * 32] * 3  # classes
         assert len(each["pictures"][0]["attention"]) == (3 if name == "paper" else 1)
         assert len(class_changes(each)) == 3
     assert set(records(places)["plus"]["gradients"]["late_by_block"]) == {"patch_embed", "blocks.0"}

@@ -8,7 +8,7 @@ import pytest
 from tcpvit.data.scenes import class_colours, class_spectra, composite, find_scene, splits
 from tcpvit.figures import scenes
 from tcpvit.figures.scenes import PARTS, colour_classes, colour_confidence, colour_errors, colour_split, draw_maps
-from tcpvit.figures.spectra import draw_by_kept, draw_energy, draw_importance, draw_spectra
+from tcpvit.figures.spectra import draw_energy, draw_importance, draw_spectra
 from tcpvit.figures.style import TEXT_WIDTH, save_figure
 
 pytest.importorskip("matplotlib")
@@ -76,10 +76,7 @@ def test_the_figures_of_the_built_in_scene(tmp_path):
     figures = [
         draw_energy(np.array([0.5, 0.3, 0.2]), 2),
         draw_importance(np.full(60, 1 / 60), np.full(8, 1 / 8), scene.wavelengths),
-        draw_by_kept({"a": {4: [0.5], 8: [0.6, 0.7]}, "b": {4: [0.4, 0.5]}}),
     ]
     for number, figure in enumerate(figures):
         (file,) = save_figure(figure, tmp_path / str(number), ["png"])
         assert file.stat().st_size > 1000
-    with pytest.raises(ValueError, match="at least one model"):
-        draw_by_kept({})

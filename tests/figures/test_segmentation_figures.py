@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from experiments.figures.efficiency import compression_cost, draw_efficiency
+from experiments.figures.segmentations import draw_errors, draw_segmentations, error_map
 from tcpvit.figures.bars import draw_parameter_bars
 from tcpvit.figures.confusion import draw_confusions
 from tcpvit.figures.curves import draw_curves
-from tcpvit.figures.masks import ERRORS, draw_errors, draw_segmentations, error_map, overlay
+from tcpvit.figures.masks import ERRORS, overlay
 from tcpvit.figures.style import COLUMN_WIDTH, MODELS, save_figure
 
 pytest.importorskip("matplotlib")

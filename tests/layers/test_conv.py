@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from tcpvit.algebra import random_orthogonal
-from tcpvit.layers import Coupling, HatTransform, MapCoupling, TConv2d, TubalConv2d, reference
+from tcpvit.layers import Coupling, HatTransform, MapCoupling, TConv2d, TubalConv2d, reference, reference_conv
 from tcpvit.layers.conv import from_hat_maps, mix_maps, shuffle_maps, t_conv, to_hat_maps
 from tcpvit.layers.groups import slice_weight_tubes, undecayed_names
 
@@ -24,7 +24,7 @@ def test_convolution_is_the_sum_of_c_products_over_the_taps(transform, kernel_si
     nn.init.normal_(layer.bias)
     x = torch.randn(2, 4 * tube, 7, 6, dtype=torch.float64)
     matrix = layer.transform.matrices()[0].double()
-    slow = reference.conv(layer.conv, as_tensor(x, tube), matrix) + layer.bias.view(-1, tube)
+    slow = reference_conv.conv(layer.conv, as_tensor(x, tube), matrix) + layer.bias.view(-1, tube)
     torch.testing.assert_close(as_tensor(layer(x), tube), slow)
 
 
@@ -105,7 +105,9 @@ def test_coupled_convolutions_equal_the_reference(coupling, kernel_size, padding
         nn.init.normal_(parameter)
     x_hat = torch.randn(2, 12, 6, 5, dtype=torch.float64)
     X = torch.stack([part.permute(0, 2, 3, 1) for part in x_hat.chunk(3, 1)], -1)  # (B, H, W, d, C)
-    slow = reference.conv(layer, X, torch.eye(3, dtype=torch.float64))  # the slices are given in the hat domain already
+    slow = reference_conv.conv(
+        layer, X, torch.eye(3, dtype=torch.float64)
+    )  # the slices are given in the hat domain already
     torch.testing.assert_close(layer(x_hat), torch.cat(slow.permute(0, 3, 1, 2, 4).unbind(-1), 1))
 
 

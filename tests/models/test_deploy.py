@@ -24,6 +24,9 @@ OPTIONS = [
     ("tcp_vit_cifar", {"img_size": [4, 8, 8], "patch_size": [2, 4, 4], "tube": "depth"}),
     ("tcp_scene_stem", {}),
     ("tcp_scene_shuffle", {}),
+    ("tcp_vit_cifar", {"gated": True}),
+    ("std_vit_cifar_44k", {}),
+    ("tcp_vit_cifar_44k", {}),
 ]
 
 

@@ -8,7 +8,7 @@ from torch import nn
 
 import tcpvit.models.decoder
 from tcpvit.compat import repair_torchvision
-from tcpvit.layers import reference
+from tcpvit.layers import reference_conv
 from tcpvit.models import (
     Decoder,
     DecoderConfig,
@@ -111,7 +111,7 @@ def test_the_tensorised_decoder_is_the_slow_one(options):
     config = DecoderConfig("tcp", channels=(9, 6, 6), **options)
     decoder = with_statistics(Decoder(config, 12, 2, tube=3)).double()
     maps = torch.randn(2, 12, 3, 4, dtype=torch.float64)
-    torch.testing.assert_close(decoder(maps, (12, 13)), reference.decode(decoder, maps, (12, 13)))
+    torch.testing.assert_close(decoder(maps, (12, 13)), reference_conv.decode(decoder, maps, (12, 13)))
 
 
 @pytest.mark.parametrize("options", TCP_DECODERS)

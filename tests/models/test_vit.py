@@ -1,6 +1,8 @@
 """Std-ViT and TCP-ViT: the paper's counts to the unit, the reference's outputs, timm's manners."""
 
 import copy
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -34,6 +36,25 @@ def test_counts_of_the_classifiers_by_component():
     parts = (first.attn.qkv, first.attn.proj, first.mlp.fc1, first.mlp.fc2)
     assert [count(p) for p in parts] == [3 * 816, 3 * 272, 3 * 1088, 3 * 1040]
     assert count(first.norm1) + count(first.norm2) == 3 * 64
+
+
+def test_a_reader_follows_the_forward_pass_through_fewer_than_ten_files():
+    model, images, files = tcpvit.create_model("tcp_vit_cifar").eval(), torch.randn(2, 3, 32, 32), set()
+    source = Path(tcpvit.__file__).parent
+
+    def note(frame, event, _):
+        path = Path(frame.f_code.co_filename)
+        if event == "call" and path.is_relative_to(source):
+            files.add(path.relative_to(source).as_posix())
+
+    sys.setprofile(note)
+    try:
+        with torch.no_grad():
+            model(images)
+    finally:
+        sys.setprofile(None)
+    assert {"models/vit.py", "layers/block.py", "layers/linear.py"} < files
+    assert len(files) < 10, sorted(files)
 
 
 def test_counts_of_the_pet_backbones_by_component():

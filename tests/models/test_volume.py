@@ -8,7 +8,7 @@ import torch
 import tcpvit
 from tcpvit.analysis import compare_orders, count_flops, count_parameters, predict_flops, predict_parameters
 from tcpvit.analysis.orders import map_weights
-from tcpvit.layers import reference
+from tcpvit.layers import reference, reference_conv
 from tcpvit.models import Segmenter, SegmenterConfig, ViTConfig, dense_twin
 from tcpvit.models.decoder import DecoderConfig
 from tcpvit.models.vit import VisionTransformer
@@ -121,7 +121,7 @@ def test_a_decoder_of_volumes_equals_the_reference(coupling, domain):
     for stage in model.decoder.stages:
         stage.norm.running_mean.normal_()
     maps = torch.randn(1, backbone.width, 2, 2, 3).double()
-    expected = reference.decode(model.decoder, maps, (8, 8, 12))
+    expected = reference_conv.decode(model.decoder, maps, (8, 8, 12))
     torch.testing.assert_close(model.decoder(maps, (8, 8, 12)), expected, atol=1e-9, rtol=1e-7)
     assert count_parameters(model) == predict_parameters(config)
     assert count_flops(model) == sum(work.matrix for work in predict_flops(config).values())

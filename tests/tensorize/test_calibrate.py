@@ -11,9 +11,11 @@ from torch import nn
 import tcpvit
 from tcpvit.compat import repair_torchvision
 from tcpvit.layers import TubalLinear
+from tcpvit.progress import Progress
 from tcpvit.tensorize import TensorizeConfig, build, tensorize_, to_dense_
+from tcpvit.tensorize.fit import Problem
 from tcpvit.tensorize.streams import Place, Streams
-from tcpvit.tensorize.timing import _measure
+from tcpvit.tensorize.timing import measure
 
 HALF = TensorizeConfig(keep=0.5)
 
@@ -78,21 +80,63 @@ def test_each_structure_local_and_sequential(options):
 def test_a_budget_of_time(monkeypatch):
     """On a machine where slices take a tenth of a dense layer's time, and each rank as much again."""
 
-    def measure(d_in, d_out, tokens, *, tubes):
+    def times(d_in, d_out, tokens, *, tubes):
         assert tokens == 16 * 17
-        return {0: (10.0, 0.0), **{tube: (0.0 if tube == 1 else 1.0, 1.0) for tube in tubes}}
+        return {(tube, rank): (tube > 1) + rank for tube in tubes for rank in (0, 8, 16)} | {(1, 0): 10.0}
 
-    monkeypatch.setattr("tcpvit.tensorize.timing._measure", measure)
+    monkeypatch.setattr("tcpvit.tensorize.timing.measure", times)
     report = tensorize_(vit(), TensorizeConfig(keep=0.45, budget="time"), calibrate=images())
     times = [0 if not row.done else (row.tube > 1) + row.rank for row in report.rows if row.name != "head"]
     dense = sum(row.name != "head" and not row.done for row in report.rows)
     assert sum(times) + 10 * dense <= 0.45 * 10 * len(times)
+    assert [row.seconds for row in report.rows if row.done] == [
+        (10, (r.tube > 1) + r.rank) for r in report.rows if r.done
+    ]
 
 
 def test_time_is_measured():
-    lines = _measure(64, 64, 100, tubes=[1, 4])
-    assert set(lines) == {0, 1, 4}
-    assert all(start > 0 or tube == 1 for tube, (start, _) in lines.items())
+    times = measure(64, 64, 100, tubes=[1, 4])
+    assert set(times) == {(1, 0), (1, 8), (1, 32), (4, 0), (4, 8), (4, 32)}
+    assert all(value > 0 for value in times.values())
+
+
+class Killed(Progress):
+    """Stops while the third unit is fitted."""
+
+    def track(self, items, description, total=None):
+        for index, item in enumerate(items):
+            if description == "fitting layers" and index == 2:
+                raise KeyboardInterrupt
+            yield item
+
+
+def test_a_calibration_that_was_stopped_goes_on(tmp_path, monkeypatch):
+    expected, model = vit(depth=3), vit(depth=3)
+    tensorize_(expected, HALF, calibrate=images(3))
+    folder = tmp_path / "calibration"
+    with pytest.raises(KeyboardInterrupt):
+        tensorize_(model, HALF, calibrate=images(3), resume=folder, progress=Killed())
+    assert (folder / "calibration.json").is_file()
+    fits, fit = [], Problem.fit
+    monkeypatch.setattr(Problem, "fit", lambda *args: fits.append(args) or fit(*args))
+    again = copy.deepcopy(model)
+    report = tensorize_(again, HALF, calibrate=images(3), resume=folder)
+    layers = [name for name in report.converted if name.startswith("blocks.2")]
+    assert len(fits) == len(layers) < len(report.converted)
+    assert torch.equal(again(images(1)[0]), expected(images(1)[0]))
+    assert not folder.exists()
+
+
+def test_what_was_fitted_to_other_data_is_not_used(tmp_path):
+    model, folder = vit(depth=3), tmp_path / "calibration"
+    with pytest.raises(KeyboardInterrupt):
+        tensorize_(model, HALF, calibrate=images(3, seed=5), resume=folder, progress=Killed())
+    expected = copy.deepcopy(model)
+    tensorize_(expected, HALF, calibrate=images(3))
+    tensorize_(model, HALF, calibrate=images(3), resume=folder)
+    assert torch.equal(model(images(1)[0]), expected(images(1)[0]))
+    with pytest.raises(ValueError, match="pass keep= and calibrate= too"):
+        tensorize_(vit(), tube=3, resume=folder)
 
 
 # ------------------------------------------------------------------------------------------------ what layers see
@@ -230,14 +274,13 @@ class Two(nn.Module):
 def test_batches_may_go_different_ways():
     torch.manual_seed(0)
     report = tensorize_(Two(), HALF, calibrate=[torch.randn(100, 8), torch.randn(100, 8) - 5, torch.randn(90, 8)])
-    assert report.converted == ["first"]  # the first batch says which layers there are
-    assert report.skipped == {"second": "not reached by the calibration data"}
+    assert report.converted == ["first", "second"]
 
 
 def test_layers_that_the_data_do_not_reach_are_named():
     report = tensorize_(Two(), HALF, calibrate=[torch.randn(100, 8)])
     assert report.skipped == {"second": "not reached by the calibration data"}
-    with pytest.raises(ValueError, match="reach none of the layers"):
+    with pytest.raises(ValueError, match="reach no layer"):
         tensorize_(Two(), HALF, calibrate=[torch.randn(100, 8)], include=["second"])
 
 

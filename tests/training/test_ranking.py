@@ -4,7 +4,7 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
-from tcpvit.training.ranking import RankingMetrics
+from tcpvit.training.metrics import RankingMetrics
 
 
 @pytest.mark.parametrize("classes", [2, 5])

@@ -19,6 +19,7 @@ from tcpvit.algebra.functions import (
     tubal_rank,
 )
 from tcpvit.algebra.krylov import cg, gmres, golub_kahan
+from tcpvit.algebra.learned import LearnedTransform
 from tcpvit.algebra.matrix_functions import apply, logm, sqrtm
 from tcpvit.algebra.predicates import (
     is_diagonal,
@@ -40,7 +41,6 @@ from tcpvit.algebra.recovery import Decomposition, complete, robust_pca, svt
 from tcpvit.algebra.report import Solution
 from tcpvit.algebra.solvers import lstsq, solve, tikhonov
 from tcpvit.algebra.transforms import (
-    LearnedTransform,
     MatrixTransform,
     Transform,
     data_driven,

@@ -1,4 +1,4 @@
-"""A cache of constant tensors: matrices, permutations and factors that depend on nothing but their key."""
+"""Caches of what depends on nothing but a key: constant tensors, and plans for tensors of a shape, dtype and device."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import torch
+from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 T = TypeVar("T")
 MAX_RESULTS = 256  # of one function; the oldest goes first
+PLAIN = {Tensor, torch.nn.Parameter}  # whose sizes are numbers; those of fake tensors may be symbols
 
 
 def outside_torch_modes(build: Callable[..., T], *args: Any) -> T:
@@ -49,11 +51,7 @@ def cached_tensors(build: Callable[..., T]) -> Callable[..., T]:
     constants = SimpleNamespace()  # where torch.compile finds the results as attributes
 
     def make(*key: Any) -> T:
-        if key not in results:
-            if len(results) >= MAX_RESULTS:
-                results.pop(next(iter(results)), None)
-            results[key] = outside_torch_modes(build, *key)
-        return results[key]
+        return results[key] if key in results else _keep(results, key, outside_torch_modes(build, *key))
 
     @torch.compiler.assume_constant_result  # torch.compile runs this while it traces
     def store_constant(*key: Any) -> str:
@@ -69,3 +67,35 @@ def cached_tensors(build: Callable[..., T]) -> Callable[..., T]:
         return getattr(constants, store_constant(*[index(part) if isinstance(part, int) else part for part in key]))
 
     return get
+
+
+def planned(build: Callable[..., T]) -> Callable[..., T]:
+    """Decorator: call `build(transform, *tensors, tube_ndim=)`, which looks at no number, once for each kind of input.
+
+    The kind is the name of the transform and the shape, dtype and device of each tensor. For transforms that are no
+    names, tensors that are not plain and code that is traced, `build` is called every time.
+
+    >>> shapes = planned(lambda transform, A, tube_ndim: [A.shape])
+    >>> shapes("dct", torch.ones(2), tube_ndim=1) is shapes("dct", torch.zeros(2), tube_ndim=1)
+    True
+    """
+    plans: dict[tuple[Any, ...], T] = {}
+
+    @functools.wraps(build)
+    def get(transform: Any, *tensors: Tensor, tube_ndim: int) -> T:
+        if torch.compiler.is_compiling() or not (type(transform) is str and PLAIN.issuperset(map(type, tensors))):
+            return build(transform, *tensors, tube_ndim=tube_ndim)
+        if torch.jit.is_tracing():  # where sizes are tensors
+            return build(transform, *tensors, tube_ndim=tube_ndim)
+        key = (transform, tube_ndim, *[part for A in tensors for part in (A.shape, A.dtype, A.device)])
+        plan = plans.get(key)
+        return _keep(plans, key, build(transform, *tensors, tube_ndim=tube_ndim)) if plan is None else plan
+
+    return get
+
+
+def _keep(results: dict[tuple[Any, ...], T], key: tuple[Any, ...], result: T) -> T:
+    if len(results) >= MAX_RESULTS:
+        results.pop(next(iter(results)), None)
+    results[key] = result
+    return result

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from tcpvit.algebra.checks import check_finite, check_precision, check_same_tube, check_tensor
-from tcpvit.algebra.transforms import DFT, Transform, get_transform, narrow, widen
+from tcpvit.algebra.transforms import DFT, HALF, Transform, get_transform, narrow, widen
 
 TransformArg = str | Transform | Tensor
 TransformsArg = TransformArg | tuple[TransformArg, ...] | list[TransformArg]
@@ -57,6 +57,8 @@ class Domain:
         complexes = [i for i, t in enumerate(self.transforms) if t.is_complex]
         halves = complexes and not full and not self.dtype.is_complex
         self.half = complexes[-1] if halves and all(isinstance(self.transforms[i], DFT) for i in complexes) else None
+        kind = first.device.type
+        self.autocast_kind = kind if torch.amp.is_autocast_available(kind) else None
 
     def orthogonal_scale(self, what: str, *, real: bool = False) -> float:
         """s of M Mᴴ = s·I, M being the Kronecker product of the transforms; `what` says who needs such transforms."""
@@ -68,19 +70,34 @@ class Domain:
 
     def to_hat(self, A: Tensor) -> Tensor:
         """(..., C1, …, Cp) -> (C1, …, Cp, ...)."""
-        A_hat = widen(A)
-        with full_precision(A):
-            for i in reversed(range(self.tube_ndim)):
-                A_hat = self.transforms[i].to_hat_slices(A_hat, half=i == self.half)
-        return narrow(A_hat, A.dtype)
+        if A.dtype in HALF or self._is_autocasting():
+            with full_precision(A):
+                return narrow(self._to_hat(widen(A)), A.dtype)
+        return self._to_hat(A)
 
     def from_hat(self, A_hat: Tensor) -> Tensor:
         """(C1, …, Cp, ...) -> (..., C1, …, Cp)."""
-        A = widen(A_hat)
-        with full_precision(A):
-            for i in range(self.tube_ndim):
-                A = self.transforms[i].from_hat_slices(A, half=i == self.half)
-        return narrow(A, self.dtype)
+        if self.dtype in HALF or self._is_autocasting():
+            with full_precision(A_hat):
+                return narrow(self._from_hat(widen(A_hat)), self.dtype)
+        return self._from_hat(A_hat)
+
+    def _to_hat(self, A: Tensor) -> Tensor:
+        if self.tube_ndim == 1 and self.half is None:
+            return self.transforms[0].to_hat_slices(A)
+        for i in reversed(range(self.tube_ndim)):
+            A = self.transforms[i].to_hat_slices(A, half=i == self.half)
+        return A
+
+    def _from_hat(self, A_hat: Tensor) -> Tensor:
+        if self.tube_ndim == 1 and self.half is None:
+            return self.transforms[0].from_hat_slices(A_hat)
+        for i in range(self.tube_ndim):
+            A_hat = self.transforms[i].from_hat_slices(A_hat, half=i == self.half)
+        return A_hat
+
+    def _is_autocasting(self) -> bool:
+        return self.autocast_kind is not None and torch.is_autocast_enabled(self.autocast_kind)
 
 
 def full_precision(A: Tensor) -> AbstractContextManager[Any]:

@@ -13,6 +13,7 @@ from typing import SupportsIndex
 import torch
 from torch import Tensor
 
+from tcpvit.algebra.cache import planned
 from tcpvit.algebra.checks import check_batches, check_same_tube, check_tensor, matrix_shape
 from tcpvit.algebra.domain import Domain, TransformsArg, slice_matmul
 from tcpvit.algebra.inputs import takes_arrays
@@ -26,7 +27,7 @@ def to_hat(A: Tensor, transform: TransformsArg = "dct", *, tube_ndim: int = 1) -
     >>> to_hat(torch.ones(1, 1, 4))
     tensor([[[2., 0., 0., 0.]]])
     """
-    domain = Domain(transform, A, tube_ndim=tube_ndim, full=True)
+    domain = _full_domain(transform, A, tube_ndim=tube_ndim)
     return _tubes_last(domain.to_hat(A), tube_ndim)
 
 
@@ -37,7 +38,7 @@ def from_hat(A_hat: Tensor, transform: TransformsArg = "dct", *, tube_ndim: int 
     >>> from_hat(torch.tensor([[[2.0, 0.0, 0.0, 0.0]]]))
     tensor([[[1., 1., 1., 1.]]])
     """
-    domain = Domain(transform, A_hat, tube_ndim=tube_ndim, full=True)
+    domain = _full_domain(transform, A_hat, tube_ndim=tube_ndim)
     A = domain.from_hat(_tubes_first(A_hat, tube_ndim))
     return narrow(A.real, A_hat.dtype) if real and any(t.is_complex for t in domain.transforms) else A
 
@@ -64,8 +65,7 @@ def cprod(A: Tensor, B: Tensor, transform: TransformsArg = "dct", *, tube_ndim: 
     >>> torch.allclose(cprod(A, identity(5, 3)), A, atol=1e-5)
     True
     """
-    domain = Domain(transform, A, B, tube_ndim=tube_ndim)
-    _check_product(A, B, tube_ndim)
+    domain = _product_domain(transform, A, B, tube_ndim=tube_ndim)
     return domain.from_hat(slice_matmul(domain.to_hat(A), domain.to_hat(B), tube_ndim))
 
 
@@ -147,7 +147,10 @@ def inner(A: Tensor, B: Tensor, *, tube_ndim: int = 1) -> Tensor:
     return (A.conj() * B).sum(dim=tuple(range(-2 - tube_ndim, 0)))
 
 
-def _check_product(A: Tensor, B: Tensor, tube_ndim: int) -> None:
+@planned
+def _product_domain(transform: TransformsArg, A: Tensor, B: Tensor, *, tube_ndim: int) -> Domain:
+    """The domain of two tensors that can be multiplied."""
+    domain = Domain(transform, A, B, tube_ndim=tube_ndim)
     inner_a, inner_b = matrix_shape(A, tube_ndim)[1], matrix_shape(B, tube_ndim)[0]
     if inner_a != inner_b:
         raise ValueError(
@@ -155,6 +158,13 @@ def _check_product(A: Tensor, B: Tensor, tube_ndim: int) -> None:
             f"{tuple(B.shape)}; should one of them be transposed?"
         )
     check_batches(A, B, tube_ndim=tube_ndim)
+    return domain
+
+
+@planned
+def _full_domain(transform: TransformsArg, A: Tensor, *, tube_ndim: int) -> Domain:
+    """The domain with all slices of a DFT."""
+    return Domain(transform, A, tube_ndim=tube_ndim, full=True)
 
 
 def _tubes_last(A: Tensor, tube_ndim: int) -> Tensor:

@@ -1,7 +1,7 @@
 """Tube transforms (paper, Section 2.2): the invertible linear maps M that define a product, A ⋆ B = M⁻¹(M(A) · M(B)).
 
 A transform belongs to one tube length. It is looked up by name, `get_transform("dct", tube=3)`, made from a matrix
-of the user's, `MatrixTransform(M)`, learned (`LearnedTransform`), or taken from data (`data_driven(X)`).
+of the user's, `MatrixTransform(M)`, learned (`LearnedTransform`, in `learned.py`) or taken from data (`data_driven`).
 
 `to_hat` and `from_hat` leave the tube where it was. Inside the algebra slices come first, so the two working methods
 are `to_hat_slices`, (..., C) -> (C, ...), and `from_hat_slices`, its inverse.
@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from tcpvit.algebra import bases
@@ -25,6 +25,7 @@ from tcpvit.errors import did_you_mean
 # Tube lengths from which the fast algorithm beats the product with the matrix, float32 on one and two threads of a
 # CPU; benchmarks/algebra.py measures them anew.
 FAST_FROM = {"dct": 128, "dst": 128, "haar": 128, "hadamard": 64, "identity": 1}
+PADDED = (2, 3, 5, 6, 7)  # rows: BLAS multiplies 3 slower than 4, and 6 or 7 than 8
 HALF = (torch.float16, torch.bfloat16)
 
 
@@ -49,6 +50,7 @@ class Transform(ABC):
 
     def __init__(self, name: str, tube: int):
         self.name, self.tube = name, tube
+        self.pads = tube in PADDED
         self._casts: dict[tuple[torch.dtype, torch.device, bool], Tensor] = {}
 
     @property
@@ -83,8 +85,8 @@ class Transform(ABC):
         `half` asks the DFT of a real tensor for the ⌊C/2⌋+1 slices that determine the others.
         """
         matrix = self._cast(x, False)
-        tubes = self._match(x).reshape(-1, self.tube).mT  # (C, all the rest)
-        return torch.mm(matrix, tubes)[: self.tube].view(self.tube, *x.shape[:-1])
+        x_hat = torch.mm(matrix, self._match(x).reshape(-1, self.tube).mT)  # (C, all the rest)
+        return (x_hat[: self.tube] if self.pads else x_hat).view(self.tube, *x.shape[:-1])
 
     def from_hat_slices(self, x_hat: Tensor, *, half: bool = False) -> Tensor:
         """(C, ...) -> (..., C): the inverse of `to_hat_slices`; in memory the slices stay first."""
@@ -113,10 +115,10 @@ class Transform(ABC):
             if torch.compiler.is_compiling():
                 return self._make_cast(*key)
             matrix = self._casts[key] = outside_torch_modes(self._make_cast, *key)
-        return in_fake_mode(matrix)
+        return matrix if type(x) is Tensor else in_fake_mode(matrix)
 
     def _make_cast(self, dtype: torch.dtype, device: torch.device, inverse: bool) -> Tensor:
-        matrix = self.inverse_matrix if inverse else _padded(self.matrix)
+        matrix = self.inverse_matrix if inverse else padded(self.matrix)
         return matrix.to(_complex(dtype) if self.is_complex else dtype).to(device)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -226,55 +228,6 @@ class DFT(Transform):
         return torch.fft.irfft(x_hat, n=self.tube) if half else torch.fft.ifft(x_hat)
 
 
-class LearnedTransform(Transform, nn.Module):
-    """A learned orthogonal transform, starting at the DCT (or at `start`): torch's orthogonal parametrisation.
-
-    As an nn.Module it is trained, saved (by its state dict) and moved with a model. Tensors of another precision are
-    transformed by a matrix that is orthogonal in that precision.
-
-    >>> learned = LearnedTransform(3)
-    >>> torch.allclose(learned.matrix, get_transform("dct", 3).matrix.float(), atol=1e-6)
-    True
-    """
-
-    def __init__(self, tube: int, start: str | Transform | Tensor = "dct"):
-        nn.Module.__init__(self)
-        Transform.__init__(self, "learned", tube)
-        begin = get_transform(start, tube)
-        if begin.scale != 1.0 or begin.is_complex:
-            raise ValueError(f"a learned transform starts at a real orthogonal one, but {begin!r} is not; try 'dct'")
-        # The parametrisation starts with numbers of its own, which autocast and a meta device lack.
-        self.basis = outside_torch_modes(_orthogonal_layer, begin.matrix.detach()).to(torch.get_default_device())
-
-    @property
-    def matrix(self) -> Tensor:
-        """M, differentiable, in the dtype of the module."""
-        basis: Any = self.basis
-        return self._matrix_in(basis.parametrizations.weight.original.dtype)
-
-    @property
-    def inverse_matrix(self) -> Tensor:
-        """M⁻¹ = Mᵀ, differentiable."""
-        return self.matrix.mT
-
-    def _matrix_in(self, dtype: torch.dtype) -> Tensor:
-        """M, orthogonal to the precision of a real `dtype`, whatever the parameters were rounded to."""
-        basis: Any = self.basis
-        orthogonal = basis.parametrizations.weight
-        if dtype == orthogonal.original.dtype == torch.float32:
-            return basis.weight
-        # torch's matrix exponential gives NaN in half precision.
-        working = torch.float32 if dtype in HALF else dtype
-        wide = {name: tensor.to(working) for name, tensor in orthogonal.state_dict(keep_vars=True).items()}
-        if working == torch.float64:
-            wide["0.base"] = _reorthogonalised(wide["0.base"])
-        return torch.func.functional_call(orthogonal, wide, ()).to(dtype)
-
-    def _cast(self, x: Tensor, inverse: bool) -> Tensor:
-        matrix = self._matrix_in(x.real.dtype).to(x.dtype)
-        return matrix.mT if inverse else _padded(matrix)
-
-
 def list_transforms() -> list[str]:
     """Names that `get_transform` takes; `wavelet:NAME` stands for every orthonormal wavelet of PyWavelets.
 
@@ -291,7 +244,11 @@ def get_transform(transform: str | Transform | Tensor, tube: int) -> Transform:
     MatrixTransform(haar, tube=3)
     """
     if isinstance(transform, str):
-        return LearnedTransform(tube) if transform == "learned" else _by_name(transform, tube)
+        if transform != "learned":
+            return _by_name(transform, tube)
+        from tcpvit.algebra.learned import LearnedTransform
+
+        return LearnedTransform(tube)
     transform = as_tensor(transform)
     if isinstance(transform, Tensor):
         transform = MatrixTransform(transform)
@@ -380,31 +337,15 @@ def narrow(x: Tensor, dtype: torch.dtype) -> Tensor:
     return x.to(dtype) if dtype in HALF and not x.is_complex() else x
 
 
-def _orthogonal_layer(matrix: Tensor) -> nn.Linear:
-    """A linear map whose weight stays orthogonal, and begins at `matrix`."""
-    layer = nn.Linear(len(matrix), len(matrix), bias=False)  # in torch's default dtype
-    nn.utils.parametrizations.orthogonal(layer, orthogonal_map="matrix_exp")
-    with torch.no_grad():
-        layer.weight = matrix.to(layer.weight)
-    return layer
-
-
-def _reorthogonalised(basis: Tensor) -> Tensor:
-    """The orthogonal matrix nearest to one that was rounded to float32: two steps of Newton and Schulz."""
-    for _ in range(2):
-        basis = 1.5 * basis - 0.5 * basis @ (basis.mT @ basis)
-    return basis
-
-
 def _complex(dtype: torch.dtype) -> torch.dtype:
     """The complex dtype of the same precision."""
     return torch.promote_types(dtype, torch.complex32)
 
 
-def _padded(matrix: Tensor) -> Tensor:
-    """Rows of zeros that make four or eight of fewer: BLAS multiplies 3 rows slower than 4, and 6 or 7 than 8."""
+def padded(matrix: Tensor) -> Tensor:
+    """Rows of zeros that make four or eight of fewer."""
     rows = len(matrix)
-    return F.pad(matrix, (0, 0, 0, -rows % 4)) if 1 < rows < 8 else matrix
+    return F.pad(matrix, (0, 0, 0, -rows % 4)) if rows in PADDED else matrix
 
 
 def _examined(matrix: Tensor) -> tuple[Tensor, Tensor, float | None]:

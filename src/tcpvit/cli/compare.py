@@ -5,11 +5,9 @@ from __future__ import annotations
 import json as json_module
 from pathlib import Path
 
-from tcpvit.cli.names import default_name
 from tcpvit.cli.program import tell
-from tcpvit.cli.progress import display_for
-from tcpvit.cli.shortcuts import overrides_of
-from tcpvit.cli.show import show
+from tcpvit.cli.shortcuts import default_name, overrides_of
+from tcpvit.cli.show import display_for, show
 from tcpvit.compare import compare as library
 from tcpvit.compare.comparison import Comparison
 from tcpvit.training import load_recipe

@@ -9,8 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from tcpvit.cli.progress import display_for
-from tcpvit.cli.show import show
+from tcpvit.cli.show import display_for, show
 from tcpvit.data.contact_sheet import contact_sheet
 from tcpvit.data.files import FileCheck
 from tcpvit.data.files import data_root as resolve_root

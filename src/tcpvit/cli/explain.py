@@ -11,13 +11,14 @@ from torch import Tensor
 
 from tcpvit.cli.predict import load_trained
 from tcpvit.cli.predict_scene import importance_on_test, open_for
-from tcpvit.cli.progress import display_for
 from tcpvit.cli.scene_figures import importance_figure
+from tcpvit.cli.show import display_for
 from tcpvit.data.images import Fit, OnBad, list_bad
 from tcpvit.errors import printable
 from tcpvit.figures.explain import Row, draw_explanation
 from tcpvit.figures.masks import overlay
 from tcpvit.figures.style import save_figure
+from tcpvit.files import keep_inputs
 from tcpvit.inference.explain import ExplainedFile, Explanation, explain_files
 from tcpvit.inference.importance import BandImportance
 from tcpvit.inference.loading import LoadedModel, Weights
@@ -25,6 +26,7 @@ from tcpvit.inference.predict import find_images
 from tcpvit.inference.volumes import find_files, takes_volumes
 from tcpvit.tables import json_text
 
+ENDINGS = ("png", "svg")
 GAIN = 2.0  # contrasts between channels are shown so much stronger than they are
 
 
@@ -68,8 +70,9 @@ def explain(
         return _explain_scene(loaded, out, json)
     if not paths:
         raise ValueError("name the images, or folders of images, to explain")
-    files = find_files(loaded, paths) if takes_volumes(loaded) else find_images(paths, leave_out=[out])
+    files = find_files(loaded, paths, [out]) if takes_volumes(loaded) else find_images(paths, [out])
     names = _names(files)
+    keep_inputs([out / f"{name}.{ending}" for name in names for ending in ENDINGS], files)
     done, bad = [], []
     for name, found in zip(names, explain_files(loaded, files, fit=fit), strict=True):
         if isinstance(found, str):
@@ -77,7 +80,7 @@ def explain(
             if on_bad == "stop":
                 raise ValueError(f"{list_bad(bad, len(files))}; repair or remove it, or skip it with --on-bad skip")
             continue
-        save_figure(figure_of(loaded, found), out / name, ("png", "svg"))
+        save_figure(figure_of(loaded, found), out / name, ENDINGS)
         done.append(found)
     if bad:
         print(f"{list_bad(bad, len(files))}; skipped", file=sys.stderr)
@@ -92,9 +95,9 @@ def explain(
 
 def _explain_scene(loaded: LoadedModel, out: Path, json: bool) -> BandImportance:
     """The importance of bands and frequencies over the test pixels of a run's scene."""
-    scene, split = open_for(loaded, None, None)
+    scene, split = open_for(loaded)
     found = importance_on_test(loaded, scene, split)
-    save_figure(importance_figure(scene, found), out / "importance", ("png", "svg"))
+    save_figure(importance_figure(scene, found), out / "importance", ENDINGS)
     if json:
         print(json_text({"by_band": found.by_band.tolist(), "by_frequency": found.by_frequency.tolist()}))
     print(f"the importance of bands and frequencies, in {printable(str(out))}", file=sys.stderr)
@@ -159,9 +162,14 @@ def _slice_images(pixels: np.ndarray, loaded: LoadedModel) -> np.ndarray:
 
 def _names(files: list[Path]) -> list[str]:
     """A name for each figure: that of its file, with a number where two would be the same."""
-    seen: dict[str, int] = {}
-    names = []
+    names: list[str] = []
+    taken: set[str] = set()
     for file in files:
-        seen[file.name] = seen.get(file.name, 0) + 1
-        names.append(file.name if seen[file.name] == 1 else f"{file.stem}-{seen[file.name]}{file.suffix}")
+        name = file.name or file.resolve().name
+        free, number = name, 1
+        while free.lower() in taken:
+            number += 1
+            free = f"{name}-{number}"
+        taken.add(free.lower())
+        names.append(free)
     return names

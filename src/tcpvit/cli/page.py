@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from tcpvit.cli.predict import load_trained
-from tcpvit.cli.progress import display_for
+from tcpvit.cli.show import display_for
 from tcpvit.errors import printable
 from tcpvit.files import write_atomically
 from tcpvit.inference.loading import Weights

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import torch
 
-from tcpvit.cli.progress import display_for
-from tcpvit.cli.show import show
+from tcpvit.cli.show import display_for, show
 from tcpvit.compare import classification, hyperspectral, segmentation
 from tcpvit.compare.study import Places, Planned, Study, choose, work
 from tcpvit.errors import did_you_mean

@@ -8,7 +8,8 @@ import socket
 import sys
 
 from tcpvit.cli.predict import load_trained
-from tcpvit.cli.progress import display_for
+from tcpvit.cli.show import display_for
+from tcpvit.errors import import_extra
 from tcpvit.inference.loading import Weights
 from tcpvit.inference.serve import Limits, create_app
 
@@ -51,10 +52,7 @@ def serve(
         tcpvit serve tcp_vit_cifar_plus
         tcpvit serve runs/demo/tcp-0 --port 8080 --max-wait 2
     """
-    try:
-        import uvicorn
-    except ImportError:
-        raise ImportError("the service needs FastAPI and uvicorn: pip install 'tcpvit[serve]'") from None
+    uvicorn = import_extra("uvicorn", "the service needs FastAPI and uvicorn", "serve")
     limits = Limits(batch_size, max_wait, queue, max_megabytes, max_megapixels)
     if not 0 <= port < 65536:
         raise ValueError(f"a port is a number from 0 to 65535, got {port}")

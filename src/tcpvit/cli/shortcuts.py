@@ -1,12 +1,13 @@
-"""Options that are short forms of recipe keys, as --lr of optimizer.lr."""
+"""Options that are short forms of recipe keys, as --lr of optimizer.lr, and names of runs that were given none."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from tcpvit.data.registry import SCENE, is_scene
+from tcpvit.data.registry import FOLDERS, SCENE, is_scene
 from tcpvit.training import Recipe
 
 KEYS = {
@@ -78,3 +79,17 @@ def key_for(option: str) -> str | None:
     except ValueError:
         return None
     return key
+
+
+def default_name(recipe: str, model: str, data: str, *more: object) -> str:
+    """The folder of a run, made of what determines it.
+
+    >>> default_name("demo", "tcp_vit_cifar", "digits-on-photos", 0)
+    'demo-tcp_vit_cifar-digits-on-photos-0'
+    >>> default_name("recipes/mine.yaml", "vit_cifar", "folder:scans/day1")
+    'mine-vit_cifar-day1'
+    """
+    for prefix in (*FOLDERS, SCENE):
+        if data.startswith(prefix):
+            data = Path(data.removeprefix(prefix)).resolve().name
+    return "-".join(map(str, (Path(recipe).stem, model, data, *more)))

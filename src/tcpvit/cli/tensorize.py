@@ -11,8 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from tcpvit.cli.progress import display_for
-from tcpvit.cli.show import show
+from tcpvit.cli.show import display_for, show
 from tcpvit.data import Splits
 from tcpvit.files import refuse_links, write_json
 from tcpvit.inference import LoadedModel, load_model
@@ -67,8 +66,8 @@ def tensorize(
     With --keep and --calibrate a trained model is made smaller and still works: its layers are fitted to real inputs,
     under one budget, and both models are compared on inputs that were held out.
     The converted model goes to OUT, for `tcpvit eval`, `tcpvit predict` and `tcpvit.from_pretrained`. With --distill it
-    learns from the original before, by the training engine, and OUT is the folder of that run. If it is stopped, the
-    same command goes on with it.
+    learns from the original before, by the training engine, and OUT is the folder of that run. If either is stopped,
+    the same command goes on with it.
 
     Args:
         model: a preset, a run or saved model (a folder), timm/NAME, torchvision/NAME, transformers/REPOSITORY or
@@ -146,7 +145,8 @@ def tensorize(
         teacher = copy.deepcopy(trained.model) if splits is not None or inputs is not None else None
         display = display_for(quiet=quiet, json=json)
         fitted_to = None if inputs is None else inputs.fitting
-        report = tensorize_(trained.model, config, calibrate=fitted_to, progress=display)
+        resume = None if fitted_to is None or out is None else out / "calibration"
+        report = tensorize_(trained.model, config, calibrate=fitted_to, resume=resume, progress=display)
     comparison = None
     if teacher is not None and inputs is not None:
         if refine:
@@ -208,14 +208,11 @@ def _fitting(trained: LoadedModel, splits: Splits) -> Splits:
     size = splits.test.image_shape[1]
     logits = trained.try_on(splits.test, f", or build the model for them with --option {key}={size}" if key else "")
     task_for(splits.test).check_logits(logits, torch.zeros(1))
-    return _prepared(trained, splits)
+    return splits.map(trained.prepare)
 
 
 def _save(trained: LoadedModel, out: Path) -> None:
     """The converted model, with how its images are prepared if that is known."""
-    if type(trained.model).__module__.startswith("sentence_transformers"):
-        trained.model.save(str(out))  # type: ignore[operator]
-        return
     save_pretrained(trained.model, out)
     if trained.preprocessing is None:
         (out / PREPROCESSING).unlink(missing_ok=True)
@@ -243,10 +240,3 @@ def _top1_table(found: dict[str, float], note: str) -> Table:
     for name, value in found.items():
         table.add(name, Written(percent(value)), strong=name == "distilled")
     return table
-
-
-def _prepared(trained: LoadedModel, splits: Splits) -> Splits:
-    """The images as the original knows them."""
-    val = trained.prepare(splits.val)
-    test = val if splits.test is splits.val else trained.prepare(splits.test)
-    return replace(splits, train=trained.prepare(splits.train), val=val, test=test)

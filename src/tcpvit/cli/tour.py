@@ -10,6 +10,7 @@ from rich.text import Text
 from torch import Tensor
 
 from tcpvit import algebra
+from tcpvit.errors import import_extra
 
 # The three transforms that the tour compares: the paper's, the one its identity belongs to, and the t-product's.
 SHOWN = ("dct", "cosine_kka", "dft")
@@ -133,11 +134,8 @@ def _ranks(A: Tensor, energy: float, transform: str) -> list[int]:
 
 
 def _photograph() -> Tensor:
-    try:
-        from sklearn.datasets import load_sample_image
-    except ImportError as error:
-        raise ImportError("the photograph of the tour comes with scikit-learn: pip install 'tcpvit[demo]'") from error
-    return torch.from_numpy(load_sample_image("china.jpg").copy()).double() / 255
+    datasets = import_extra("sklearn.datasets", "the photograph of the tour comes with scikit-learn", "demo")
+    return torch.from_numpy(datasets.load_sample_image("china.jpg").copy()).double() / 255
 
 
 def image(photo: Tensor, width: int) -> Text:

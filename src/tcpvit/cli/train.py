@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tcpvit import training
-from tcpvit.cli.names import default_name
-from tcpvit.cli.progress import display_for
-from tcpvit.cli.shortcuts import named_set, overrides_of
-from tcpvit.cli.show import show
+from tcpvit.cli.shortcuts import default_name, named_set, overrides_of
+from tcpvit.cli.show import display_for, show
 from tcpvit.data.registry import is_scene
 from tcpvit.models import SegmenterConfig, list_models, model_config
 from tcpvit.models.pretrained import CONFIG, WEIGHTS
@@ -127,12 +125,8 @@ def train(
             "tell what to train: a recipe, as `tcpvit train demo`, a --model, --data, --scene or --task, or a run to "
             "--resume"
         )
-    if not is_main():
-        return result
-    if json:
-        print(json_module.dumps(result.to_dict(), indent=2))
-    else:
-        show([result.table()])
+    if is_main():
+        show([result.table()], json=json, content=result.to_dict())
     return result
 
 

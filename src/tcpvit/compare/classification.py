@@ -8,8 +8,9 @@ from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
 from tcpvit.analysis import count_parameters
+from tcpvit.compare.comparison import curves_of
 from tcpvit.compare.intervals import percent, seeds_of
-from tcpvit.compare.study import Finished, Places, Planned, Record, Study, curve_of
+from tcpvit.compare.study import Finished, Places, Planned, Record, Study
 from tcpvit.figures.bars import draw_parameter_bars
 from tcpvit.figures.curves import draw_curves
 from tcpvit.models import create_model
@@ -23,7 +24,7 @@ PAIR = {"std": "Std-ViT", "tcp": "TCP-ViT"}
 PRESETS = {"std": "std_vit_cifar", "tcp": "tcp_vit_cifar"}
 MODELS: dict[str, tuple[str, ...]] = {"std": ("model.name=std_vit_cifar",), "tcp": ()}  # changes of the recipe
 SEEDS = range(3)
-CURVES = {"train loss": ("train_loss", 1), "test loss": ("val_loss", 1), "test top-1 (%)": ("val_top1", 100)}
+CURVES = {"train loss": ("train_loss", 1.0), "test loss": ("val_loss", 1.0), "test top-1 (%)": ("val_top1", 100)}
 COLUMNS = ["set and recipe", "model", "lr", "epochs", "seeds", "top-1, best", "last", "train loss", "test loss"]
 NOT_RUN = Written("not run here")
 
@@ -116,12 +117,8 @@ def draw_pair(records: Iterable[Record]) -> Figure | None:
     by_model = {name: [record for record in records if record["name"] == name] for name in PAIR}
     if not all(by_model.values()):
         return None
-    return draw_curves(
-        {
-            title: {PAIR[name]: [curve_of(run, column, scale) for run in runs] for name, runs in by_model.items()}
-            for title, (column, scale) in CURVES.items()
-        }
-    )
+    histories = {PAIR[name]: [run["history"] for run in runs] for name, runs in by_model.items()}
+    return draw_curves(curves_of(histories, CURVES))
 
 
 def write(places: Places) -> list[Path]:

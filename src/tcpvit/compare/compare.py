@@ -19,8 +19,7 @@ from tcpvit.models.config import without_tcp_options
 from tcpvit.models.registry import model_config, twin_name
 from tcpvit.progress import Progress
 from tcpvit.training import Recipe
-from tcpvit.training.folder import RunFolder
-from tcpvit.training.same import check_same
+from tcpvit.training.folder import RunFolder, check_same
 
 SHARED = ("model.name", "data.", "seed")  # what both models have in common, or they could not be compared
 

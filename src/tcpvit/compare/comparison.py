@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
@@ -17,7 +17,7 @@ from tcpvit.analysis import count_parameters
 from tcpvit.compare.intervals import percent, signed
 from tcpvit.figures.bars import draw_parameter_bars
 from tcpvit.figures.confusion import draw_confusions
-from tcpvit.figures.curves import draw_curves
+from tcpvit.figures.curves import Curve, draw_curves
 from tcpvit.figures.style import save_figure
 from tcpvit.files import write_atomically
 from tcpvit.inference import load_model
@@ -32,6 +32,7 @@ GROUPS = dict.fromkeys(("patch_embed", "cls_token", "pos_embed"), "embeddings an
 GROUPS |= {"qkv": "attention", "proj": "attention", "fc1": "MLP", "fc2": "MLP", "final_norm": "norms"}
 FEW = 5  # so many classes of a segmentation have rows of their own
 
+History = Sequence[Mapping[str, float]]  # a row for each epoch
 Measured = Callable[["Run"], float | None]  # None: there was nothing to measure
 
 
@@ -57,11 +58,6 @@ class Run:
     def images_per_second(self) -> float:
         """Mean over the epochs, without evaluation."""
         return fmean(row["images_per_second"] for row in self.history)
-
-    def curve(self, column: str, scale: float = 1.0) -> tuple[list[float], list[float]]:
-        """Epochs and values of a column, where it was measured."""
-        rows = [row for row in self.history if column in row]
-        return [row["epoch"] for row in rows], [scale * row[column] for row in rows]
 
 
 @dataclass(frozen=True)
@@ -179,11 +175,8 @@ class Comparison:
         models = (self.std, self.tcp)
         panels = {"training loss": ("train_loss", 1.0), "validation loss": ("val_loss", 1.0)}
         panels[f"validation {LABELS[self.metric]} (%)"] = (f"val_{self.metric}", 100.0)
-        curves = {
-            title: {model.name: [run.curve(*column) for run in model.runs] for model in models}
-            for title, column in panels.items()
-        }
-        confusions = {model.name: _sum([run.test["confusion"] for run in model.runs]) for model in models}
+        curves = curves_of({model.name: [run.history for run in model.runs] for model in models}, panels)
+        confusions = {model.name: sum_matrices([run.test["confusion"] for run in model.runs]) for model in models}
         figures = {
             "curves": draw_curves(curves),
             "parameters": draw_parameter_bars({model.name: model.components for model in models}),
@@ -209,5 +202,25 @@ def _of_class(name: str, k: int) -> Measured:
     return lambda run: run.test["by_class"][name][k]
 
 
-def _sum(matrices: list[list[list[int]]]) -> list[list[int]]:
+def curves_of(
+    histories: Mapping[str, Sequence[History]], columns: Mapping[str, tuple[str, float]]
+) -> dict[str, dict[str, list[Curve]]]:
+    """What `draw_curves` takes, from the histories of each model's runs: `columns` has column and scale of each panel.
+
+    >>> curves_of({"std": [[{"epoch": 1, "val_top1": 0.4}, {"epoch": 2}]]}, {"top-1 (%)": ("val_top1", 100)})
+    {'top-1 (%)': {'std': [([1], [40.0])]}}
+    """
+
+    def curve(history: History, column: str, scale: float) -> Curve:
+        rows = [row for row in history if column in row]
+        return [row["epoch"] for row in rows], [scale * row[column] for row in rows]
+
+    return {
+        title: {model: [curve(history, *column) for history in runs] for model, runs in histories.items()}
+        for title, column in columns.items()
+    }
+
+
+def sum_matrices(matrices: Sequence[Sequence[Sequence[int]]]) -> list[list[int]]:
+    """The confusion matrices of several runs as one."""
     return [[sum(cells) for cells in zip(*rows, strict=True)] for rows in zip(*matrices, strict=True)]

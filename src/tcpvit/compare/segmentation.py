@@ -8,8 +8,9 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from tcpvit.analysis import count_parameters
+from tcpvit.compare.comparison import curves_of, sum_matrices
 from tcpvit.compare.intervals import leads, signed, spread
-from tcpvit.compare.study import Finished, Places, Planned, Record, Study, curve_of
+from tcpvit.compare.study import Finished, Places, Planned, Record, Study
 from tcpvit.data.oxford_pet import CLASSES
 from tcpvit.figures.bars import draw_parameter_bars
 from tcpvit.figures.confusion import draw_confusions
@@ -120,17 +121,10 @@ def spread_of(runs: Sequence[Record], metric: str) -> Written:
 
 def draw_pair(runs: Runs) -> dict[str, Figure]:
     """fig:seg_curves and fig:seg_confusion, the latter summed over the seeds."""
-    panels = {
-        title: {label: [curve_of(run, column, scale) for run in runs[name]] for name, label in PAIR.items()}
-        for title, (column, scale) in CURVES.items()
-    }
-    matrices = {label: _sum([run["confusion"] for run in runs[name]]) for name, label in PAIR.items()}
+    panels = curves_of({label: [run["history"] for run in runs[name]] for name, label in PAIR.items()}, CURVES)
+    matrices = {label: sum_matrices([run["confusion"] for run in runs[name]]) for name, label in PAIR.items()}
     confusions = draw_confusions(matrices, runs["std"][0]["classes"], in_column=True)
     return {"curves": draw_curves(panels, in_column=True), "confusion": confusions}
-
-
-def _sum(matrices: Sequence[Sequence[Sequence[int]]]) -> list[list[int]]:
-    return [[sum(cells) for cells in zip(*rows, strict=True)] for rows in zip(*matrices, strict=True)]
 
 
 def write(places: Places) -> list[Path]:

@@ -139,16 +139,6 @@ def _read_record(file: Path) -> Record:
     return dict(content)
 
 
-def curve_of(run: Record, column: str, scale: float = 1.0) -> tuple[list[float], list[float]]:
-    """Epochs and values of a column of the run's history, where it has one.
-
-    >>> curve_of({"history": [{"epoch": 1, "val_top1": 0.4}, {"epoch": 2}]}, "val_top1", 100)
-    ([1], [40.0])
-    """
-    rows = [row for row in run["history"] if column in row]
-    return [row["epoch"] for row in rows], [scale * row[column] for row in rows]
-
-
 def choose(planned: Iterable[Planned], only: Sequence[str], seeds: int | None) -> list[Planned]:
     """The runs whose key matches one of the wildcards; `seeds` takes the place of the plan's own seeds.
 

@@ -3,7 +3,8 @@
 Every random number is drawn beforehand, for the batch of all ranks, so an image is treated the same way wherever it
 is processed. Every slice of a volume and every frame of a clip is moved alike, by `shift_depth` and `flip_depth` along
 the third axis too. The order is zoom, shift, flip, symmetry, RandAugment, colour, normalisation, noise, erasing, then
-mixup or cutmix.
+mixup or cutmix, in which neighbours in the batch (2j, 2j+1) exchange part of themselves: the order is random already,
+and a pair is never split between ranks, so any number of processes sees the same mixtures.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from torch import Tensor
 from typing_extensions import Doc
 
 from tcpvit.data.image_set import IGNORE
-from tcpvit.data.mixing import box_mask, mix
 from tcpvit.data.randaugment import randaugment
 from tcpvit.validation import Flag, Fraction, Natural, NonNegative, dataclass
 
@@ -249,8 +249,42 @@ def erase(images: Tensor, numbers: Tensor, probability: float) -> Tensor:
 
 
 def normalise(pixels: Tensor, mean: tuple[float, ...], std: tuple[float, ...], scale: float = 255.0) -> Tensor:
-    """Pixels to mean 0 and deviation 1 by channel, in place; `scale` is what counts as 1 in `mean` and `std`."""
+    """Pixels of any type to mean 0 and deviation 1 by channel, as float32; those that are given stay as they are.
+
+    `scale` is what counts as 1 in `mean` and `std`.
+    """
     axes = [1] * (pixels.ndim - 2)
     centre = torch.tensor(mean, device=pixels.device).view(-1, *axes) * scale
     spread = torch.tensor(std, device=pixels.device).view(-1, *axes) * scale
-    return pixels.sub_(centre).div_(spread)
+    return pixels.to(torch.float32, copy=True).sub_(centre).div_(spread)
+
+
+def mix(images: Tensor, targets: Tensor, draws: dict[str, Tensor], cutmix_share: float) -> tuple[Tensor, Tensor]:
+    """Mixed images (B, C, H, W) and soft labels (B, K); a last image without a partner stays as it is.
+
+    Boxes go through all slices of a volume and all frames of a clip.
+    """
+    number, (height, width) = len(images), images.shape[-2:]
+    device = images.device
+    here = torch.arange(number, device=device)
+    partner = (here ^ 1).clamp(max=number - 1)
+    first = here - here % 2  # both of a pair use the numbers of its first
+
+    x, y, coin = draws["mix"].to(device)[first].unbind(1)
+    cut = coin < cutmix_share
+    side = (1 - draws["cutmix"].to(device)[first]).sqrt()  # of a box that covers this share of the image
+    box = box_mask(x, y, side, side, height, width)  # (B, 1, H, W)
+    keep = torch.where(cut, 1 - box.float().mean((1, 2, 3)), draws["mixup"].to(device)[first])  # (B,) share of its own
+    weight = torch.where(cut[:, None, None, None], (~box).float(), keep[:, None, None, None])
+    weight = weight if images.ndim == 4 else weight[:, None]
+    return torch.lerp(images[partner], images, weight), torch.lerp(targets[partner], targets, keep[:, None])
+
+
+def box_mask(x: Tensor, y: Tensor, wide: Tensor, high: Tensor, height: int, width: int) -> Tensor:
+    """(B, 1, H, W): True in a box of relative size wide×high, placed at x, y in [0, 1] of the room it has."""
+    columns, rows = (wide.clamp(max=1) * width).round(), (high.clamp(max=1) * height).round()
+    left, top = (x * (width - columns)).round(), (y * (height - rows)).round()
+    across, down = torch.arange(width, device=x.device), torch.arange(height, device=x.device)
+    in_columns = (across >= left[:, None]) & (across < (left + columns)[:, None])  # (B, W)
+    in_rows = (down >= top[:, None]) & (down < (top + rows)[:, None])  # (B, H)
+    return (in_rows[:, :, None] & in_columns[:, None, :])[:, None]

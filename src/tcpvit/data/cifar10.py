@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
-from tcpvit.data.files import FileCheck, Resource, check_files, locate
+from tcpvit.data.files import FileCheck, Resource, Source, check_files, locate
 from tcpvit.data.image_set import ImageSet, Splits
-from tcpvit.data.pickles import load_arrays
-from tcpvit.data.source import Source
 from tcpvit.data.subsets import paper_subset
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -40,6 +40,14 @@ BINARY_FILES = {
     "data_batch_4.bin": "ae636b3ba5c66a11e91e8cb52e771fcb",
     "data_batch_5.bin": "53f37980c15c3d472c316c40844f3f0d",
     "test_batch.bin": "803d5f7f4d78ea53de84dbe85f74fb6d",
+}
+# What a pickle of arrays may ask for.
+_RECONSTRUCT = np.empty(0).__reduce__()[0]  # numpy's own name for it moved between versions
+_ALLOWED = {
+    ("numpy.core.multiarray", "_reconstruct"): _RECONSTRUCT,
+    ("numpy._core.multiarray", "_reconstruct"): _RECONSTRUCT,
+    ("numpy", "ndarray"): np.ndarray,
+    ("numpy", "dtype"): np.dtype,
 }
 ROW = 3 * 32 * 32  # bytes of an image, red then green then blue
 
@@ -94,6 +102,27 @@ def _read_python(path: Path) -> tuple[np.ndarray, np.ndarray]:
     if not isinstance(labels, list) or len(labels) != len(pixels) or not all(isinstance(k, int) for k in labels):
         raise ValueError(f"{path}: `labels` should list {len(pixels):,} integers; download it again")
     return pixels, np.asarray(labels, dtype=np.int64)
+
+
+class _ArraysOnly(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) in _ALLOWED:
+            return _ALLOWED[module, name]
+        raise pickle.UnpicklingError(f"it asks for {module}.{name}")
+
+
+def load_arrays(path: Path) -> dict[bytes, Any]:
+    """The dictionary in a pickle of Python 2, refusing a file that would run anything but numpy's array constructor."""
+    with path.open("rb") as file:
+        try:
+            content = _ArraysOnly(file, encoding="bytes").load()
+        except OSError:
+            raise
+        except Exception as error:  # a doctored or damaged pickle can fail in any way
+            raise ValueError(f"{path} is not a pickle of arrays and was not read: {error}; download it again") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} holds a {type(content).__name__}, expected the dictionary of a CIFAR batch")
+    return content
 
 
 SOURCE = Source(

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from tcpvit.data.image_set import ImageSet, Splits, Task
 from tcpvit.data.subsets import draw
+from tcpvit.errors import import_extra
 from tcpvit.memory import check_memory
 from tcpvit.validation import Count, Listed, Seed
 
@@ -170,8 +171,4 @@ def _regions(part: str) -> list[Tensor]:
 
 
 def _sklearn() -> Any:
-    try:
-        from sklearn import datasets
-    except ImportError:
-        raise ImportError("digits-on-photos is made from scikit-learn's digits: pip install 'tcpvit[demo]'") from None
-    return datasets
+    return import_extra("sklearn.datasets", "digits-on-photos is made from scikit-learn's digits", "demo")

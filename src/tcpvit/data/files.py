@@ -9,8 +9,9 @@ import tarfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
+from tcpvit.data.image_set import Splits
 from tcpvit.files import expand_user, temporary_folder
 from tcpvit.progress import Progress
 
@@ -42,6 +43,34 @@ class FileCheck:
     file: str
     ok: bool
     detail: str
+
+
+Split = Literal["official", "paper"]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A published set: what it is, where its files come from, and how they are found, checked and read."""
+
+    name: str
+    about: str
+    home: str  # the folder under the data root that its files are unpacked into
+    resources: tuple[Resource, ...]
+    default_split: Split
+    find: Callable[[Path], Path | None]  # the set's folder under a data root
+    check: Callable[[Path], list[FileCheck]]
+    load: Callable[..., Splits]
+    is_needed: Callable[[str], bool] = lambda member: True  # which members of its archives are unpacked
+    optional: tuple[Resource, ...] = ()  # fetched when asked for
+
+
+def words(listed: str) -> tuple[str, ...]:
+    """The names of a list that is written in one text.
+
+    >>> words("Bare Soil, Bitumen")
+    ('Bare Soil', 'Bitumen')
+    """
+    return tuple(listed.split(", "))
 
 
 def data_root(root: str | Path | None = None) -> Path:

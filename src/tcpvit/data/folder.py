@@ -14,7 +14,7 @@ from tcpvit.data.image_set import Images, Splits, measure_statistics
 from tcpvit.data.images import SKIP, Fit, ImageFiles, OnBad, in_memory, list_bad, raise_all
 from tcpvit.data.listing import Listing, class_folders, is_segmentation, list_classes, list_pairs, part_folders
 from tcpvit.data.mask_classes import classes_of_masks, listed_classes
-from tcpvit.data.subsets import draw, fraction_sizes
+from tcpvit.data.subsets import draw_parts, fraction_sizes
 from tcpvit.data.survey import Survey, survey_files
 from tcpvit.errors import printable
 from tcpvit.progress import Progress
@@ -65,7 +65,11 @@ def load(
         for part, listing in listings.items()
     }
     if val_fraction or len(parts) == 1:
-        parts = parts | _hold_out(parts["train"], val_fraction or 0.2, seed, stratified)
+        train = parts["train"]
+        kept, held_out = draw_parts(
+            train, fraction_sizes(len(train), val_fraction or 0.2), seed=seed, stratified=stratified
+        )
+        parts |= {"train": kept, "val": replace(held_out, source=f"{folder.name}/held out")}
     return _splits(f"folder:{folder}", parts, stream, progress, problems, found)
 
 
@@ -126,10 +130,7 @@ def _splits(
             problems = [*problems, f"{list_bad(found.bad, found.total)}; repair or remove them, or {SKIP}"]
         raise_all(problems)
     loaded: dict[str, Images] = dict(zip(parts, files if stream else in_memory(files, progress, problems), strict=True))
-    loaded = _with_statistics(loaded)
-    held_out = loaded.get("test", loaded.get("val"))
-    assert held_out is not None
-    return Splits(name, loaded["train"], loaded.get("val", held_out), held_out)
+    return Splits.of(name, _with_statistics(loaded))
 
 
 def _with_statistics(parts: dict[str, Images]) -> dict[str, Images]:
@@ -141,13 +142,6 @@ def _with_statistics(parts: dict[str, Images]) -> dict[str, Images]:
     rows = torch.linspace(0, len(train) - 1, count).long()
     mean, std = measure_statistics((train.fetch(some).images for some in rows.split(100)), train.scale)
     return {name: replace(part, mean=mean, std=std) for name, part in parts.items()}
-
-
-def _hold_out(train: ImageFiles, fraction: float, seed: int, stratified: bool) -> dict[str, ImageFiles]:
-    sizes = fraction_sizes(len(train), fraction)
-    kept, held_out = draw(len(train), sizes, seed=seed, labels=train.labels if stratified else None)
-    val = replace(train.subset(held_out), source=f"{train.source.rpartition('/')[0]}/held out")
-    return {"train": train.subset(kept), "val": val}
 
 
 def describe(

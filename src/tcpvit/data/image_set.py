@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Literal
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from typing_extensions import Self
 
 from tcpvit.files import write_atomically
 from tcpvit.memory import check_memory
@@ -97,7 +98,7 @@ class Images(ABC):
         """The images at `rows`; with `crops`, (B, 4) as `crop_boxes` takes them, a part of each made the whole."""
 
     @abstractmethod
-    def subset(self, rows: Tensor) -> Images:
+    def subset(self, rows: Tensor) -> Self:
         """The images at `rows`, remembering where they stood in the source."""
 
 
@@ -140,15 +141,10 @@ class ImageSet(Images):
         images = resample(images, boxes, "bilinear")
         return Batch(images, targets if targets.ndim == 1 else resample(targets[:, None], boxes, "nearest")[:, 0])
 
-    def subset(self, rows: Tensor) -> ImageSet:
+    def subset(self, rows: Tensor) -> Self:
         """The images at `rows`, remembering where they stood in the source."""
         rows = torch.as_tensor(rows, dtype=torch.int64)
-        return replace(
-            self,
-            images=self.images[rows],
-            targets=self.targets[rows],
-            indices=self.indices[rows],
-        )
+        return replace(self, images=self.images[rows], targets=self.targets[rows], indices=self.indices[rows])
 
     def to(self, device: torch.device | str) -> ImageSet:
         """The same set on another device: a set that fits on the GPU never waits for the host."""
@@ -173,6 +169,20 @@ class Splits:
     train: Images
     val: Images
     test: Images
+
+    @classmethod
+    def of(cls, name: str, parts: Mapping[str, Images]) -> Splits:
+        """From train and one or both of val and test: the one that is missing is the other."""
+        val, test = parts.get("val", parts.get("test")), parts.get("test", parts.get("val"))
+        assert val is not None
+        assert test is not None
+        return cls(name, parts["train"], val, test)
+
+    def map(self, change: Callable[[Images], Images]) -> Splits:
+        """Every part changed, each once."""
+        val = change(self.val)
+        test = val if self.test is self.val else change(self.test)
+        return Splits(self.name, change(self.train), val, test)
 
     def parts(self) -> dict[str, Images]:
         """The parts by name, each once."""

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
+from typing_extensions import Self
 
 from tcpvit.data.decode import Bands, Layout, orientation_swaps, read_mask, read_pixels
 from tcpvit.data.image_set import IGNORE, Batch, Images, ImageSet, crop_boxes
@@ -66,7 +67,7 @@ class ImageFiles(Images):
         """(C, H, W)."""
         return self.channels, self.image_size, self.image_size
 
-    def subset(self, rows: Tensor) -> ImageFiles:
+    def subset(self, rows: Tensor) -> Self:
         """The files at `rows`, remembering where they stood in the source."""
         keep = rows.tolist()
         return replace(

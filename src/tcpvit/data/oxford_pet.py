@@ -12,10 +12,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from tcpvit.data.files import FileCheck, Resource, locate
+from tcpvit.data.files import FileCheck, Resource, Source, locate
 from tcpvit.data.image_set import ImageSet, Splits
 from tcpvit.data.images import ImageFiles, OnBad, in_memory
-from tcpvit.data.source import Source
 from tcpvit.data.subsets import draw, fraction_sizes
 from tcpvit.validation import Count, Flag
 

@@ -13,6 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tcpvit.compat import repair_torchvision
+from tcpvit.errors import import_extra
+
 STRONGEST = 30  # magnitudes run from 0 to this
 
 
@@ -64,11 +67,5 @@ def _operations(magnitude: int, size: tuple[int, int]) -> list[Callable[[Tensor,
 
 
 def _torchvision_functional() -> Any:
-    from tcpvit.compat import repair_torchvision
-
     repair_torchvision()
-    try:
-        from torchvision.transforms.v2 import functional
-    except ImportError:
-        raise ImportError("RandAugment uses torchvision's operations: pip install 'tcpvit[vision]'") from None
-    return functional
+    return import_extra("torchvision.transforms.v2.functional", "RandAugment uses torchvision's operations", "vision")

@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from tcpvit.data import cifar10, digits_on_photos, files, folder, oxford_pet, stl10, svhn
-from tcpvit.data.files import data_root
+from tcpvit.data.files import Source, data_root
 from tcpvit.data.image_set import Images, ImageSet, Splits
 from tcpvit.data.scenes import load as scene_load
 from tcpvit.data.scenes.named import list_scenes
-from tcpvit.data.source import Source
-from tcpvit.data.subsets import draw, fraction_sizes
+from tcpvit.data.subsets import draw_parts, fraction_sizes
 from tcpvit.data.volumes import folder as volume_folder
 from tcpvit.data.volumes import medmnist3d, moving_digits, solid_digits
 from tcpvit.errors import did_you_mean
@@ -114,7 +113,9 @@ def load_dataset(
     if image_size and "image_size" not in accepted:
         splits = _resized(splits, image_size)
     if val_fraction and "val_fraction" not in accepted:
-        splits = _hold_out(splits, val_fraction, seed, stratified)
+        sizes = fraction_sizes(len(splits.train), val_fraction)
+        train, val = draw_parts(splits.train, sizes, seed=seed, stratified=stratified)
+        splits = replace(splits, train=train, val=val)
     return _shrink(splits, given["train_size"], given["val_size"], seed, stratified)
 
 
@@ -231,24 +232,12 @@ def _resized(splits: Splits, size: int | tuple[int, ...]) -> Splits:
         assert isinstance(part, ImageSet)  # files on disk are decoded at the size asked for
         return part.resized(size)
 
-    val = resize(splits.val)
-    return replace(
-        splits, train=resize(splits.train), val=val, test=val if splits.test is splits.val else resize(splits.test)
-    )
-
-
-def _hold_out(splits: Splits, fraction: float, seed: int, stratified: bool) -> Splits:
-    train = splits.train
-    sizes = fraction_sizes(len(train), fraction)
-    kept, held_out = draw(len(train), sizes, seed=seed, labels=train.labels if stratified else None)
-    return replace(splits, train=train.subset(kept), val=train.subset(held_out))
+    return splits.map(resize)
 
 
 def _shrink(splits: Splits, train_size: int | None, val_size: int | None, seed: int, stratified: bool) -> Splits:
     def some(part: Images, size: int | None) -> Images:
-        if size is None:
-            return part
-        return part.subset(draw(len(part), [size], seed=seed, labels=part.labels if stratified else None)[0])
+        return part if size is None else draw_parts(part, [size], seed=seed, stratified=stratified)[0]
 
     val = some(splits.val, val_size)
     test = val if splits.test is splits.val else some(splits.test, val_size)

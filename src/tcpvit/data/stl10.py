@@ -7,10 +7,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from tcpvit.data.files import FileCheck, Resource, check_files, locate
+from tcpvit.data.files import FileCheck, Resource, Source, check_files, locate
 from tcpvit.data.image_set import ImageSet, Splits, concatenate, resize_images
-from tcpvit.data.source import Source
-from tcpvit.data.subsets import PAPER_TEST, PAPER_TRAIN, draw
+from tcpvit.data.subsets import PAPER_TEST, PAPER_TRAIN, draw_parts
 from tcpvit.validation import Count
 
 CLASSES = ("airplane", "bird", "car", "cat", "deer", "dog", "horse", "monkey", "ship", "truck")
@@ -51,9 +50,7 @@ def load(folder: Path, *, split: str, seed: int, stratified: bool, image_size: C
     train, test = _read(folder, "train", image_size), _read(folder, "test", image_size)
     if split == "paper":
         pool = concatenate([train, test], "stl10/train+test")
-        sizes = [PAPER_TRAIN, PAPER_TEST]
-        some, held_out = draw(len(pool), sizes, seed=seed, labels=pool.labels if stratified else None)
-        train, test = pool.subset(some), pool.subset(held_out)
+        train, test = draw_parts(pool, [PAPER_TRAIN, PAPER_TEST], seed=seed, stratified=stratified)
     return Splits("stl10", train, test, test)
 
 

@@ -6,14 +6,16 @@ The paper trains both models on the same 10,000 and tests on the same 2,000 imag
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from tcpvit.data.image_set import ImageSet
+from tcpvit.data.image_set import Images, ImageSet
 
 PAPER_TRAIN, PAPER_TEST = 10_000, 2_000
+Set = TypeVar("Set", bound=Images)
 
 
 def draw(total: int, sizes: Sequence[int], *, seed: int, labels: Tensor | None = None) -> list[Tensor]:
@@ -39,11 +41,17 @@ def draw(total: int, sizes: Sequence[int], *, seed: int, labels: Tensor | None =
     return parts
 
 
+def draw_parts(data: Set, sizes: Sequence[int], *, seed: int, stratified: bool) -> list[Set]:
+    """Disjoint parts of a set, of these sizes, drawn as `draw` does."""
+    rows = draw(len(data), sizes, seed=seed, labels=data.labels if stratified else None)
+    return [data.subset(some) for some in rows]
+
+
 def paper_subset(train: ImageSet, test: ImageSet, *, seed: int, stratified: bool) -> tuple[ImageSet, ImageSet]:
     """10,000 of the training and 2,000 of the test images."""
-    (some,) = draw(len(train), [PAPER_TRAIN], seed=seed, labels=train.labels if stratified else None)
-    (held_out,) = draw(len(test), [PAPER_TEST], seed=seed, labels=test.labels if stratified else None)
-    return train.subset(some), test.subset(held_out)
+    (some,) = draw_parts(train, [PAPER_TRAIN], seed=seed, stratified=stratified)
+    (held_out,) = draw_parts(test, [PAPER_TEST], seed=seed, stratified=stratified)
+    return some, held_out
 
 
 def fraction_sizes(total: int, held_out: float) -> tuple[int, int]:

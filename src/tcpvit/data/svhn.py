@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from tcpvit.data.files import FileCheck, Resource, check_files, locate
+from tcpvit.data.files import FileCheck, Resource, Source, check_files, locate
 from tcpvit.data.image_set import ImageSet, Splits, concatenate
-from tcpvit.data.source import Source
 from tcpvit.data.subsets import paper_subset
+from tcpvit.errors import import_extra
 from tcpvit.validation import Flag
 
 CLASSES = tuple("0123456789")
@@ -47,12 +47,9 @@ def load(folder: Path, *, split: str, seed: int, stratified: bool, extra: Flag =
 
 def _read(path: Path, source: str) -> ImageSet:
     """A MATLAB file with X (32, 32, 3, N) and y (N, 1), where the digit 0 is labelled 10."""
+    scipy_io = import_extra("scipy.io", "SVHN's .mat files are read with SciPy", "train")
     try:
-        from scipy.io import loadmat
-    except ImportError:
-        raise ImportError("SVHN's .mat files are read with SciPy: pip install 'tcpvit[train]'") from None
-    try:
-        content = loadmat(path, variable_names=("X", "y"))
+        content = scipy_io.loadmat(path, variable_names=("X", "y"))
         pixels, labels = content["X"], content["y"].ravel().astype(np.int64) % 10
     except OSError:
         raise

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from tcpvit.errors import import_extra
+
 MAX_BYTES = 2 * 1024**3  # of one decoded file
 WIDTH, HEIGHT, BITS, SAMPLES, ORIENTATION, PLANAR, EXTRA_SAMPLES = 256, 257, 258, 277, 274, 284, 338  # tags
 COLOUR = {"1": 1, "L": 1, "P": 1, "RGB": 3, "CMYK": 4, "YCbCr": 3, "LAB": 3}  # samples of what becomes RGB of 8 bits
@@ -119,11 +121,5 @@ def _check_size(size: int) -> None:
 
 
 def _tifffile() -> Any:
-    try:
-        import tifffile
-    except ImportError:
-        raise ImportError(
-            "TIFF files of several pages, of more than four bands or of colour in 16 bits are read with tifffile, "
-            "which is missing: pip install 'tcpvit[tiff]'"
-        ) from None
-    return tifffile
+    kinds = "TIFF files of several pages, of more than four bands or of colour in 16 bits"
+    return import_extra("tifffile", f"{kinds} are read with tifffile, which is missing", "tiff")

@@ -1,12 +1,23 @@
-"""Walks through folders of images, in which links may lead elsewhere, or back to where they came from."""
+"""Folders of images and their files: links may lead elsewhere, or back to where they came from."""
 
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import NamedTuple
 
 from tcpvit.data.decode import EXTENSIONS, is_special
+
+
+def natural_order(path: Path) -> list[tuple[int, int, str]]:
+    """Sorts names as people do: frame 2 before frame 10, and B8 before B8A before B9.
+
+    >>> sorted(map(Path, ["B10", "B8A", "b2", "B8"]), key=natural_order)
+    [PosixPath('b2'), PosixPath('B8'), PosixPath('B8A'), PosixPath('B10')]
+    """
+    parts = re.split(r"(\d+)", path.stem.lower())
+    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts if part]
 
 
 class Walk(NamedTuple):

@@ -46,8 +46,7 @@ def draw_explanation(
     """The image (H, W, 3) uint8 with its slices (C, H, W, 3), contributions (C, h, w), rollout (S, h, w) and attention
     (L, S, heads, h, w); of a segmenter also the mask over the image (H, W, 3), and the pixels (C, H, W) that change
     without a slice; of a volume the contributions by depth (t,)."""
-    with house_style():
-        letters = letters_for([title, *(row.label for row in rows)])
+    letters = letters_for([title, *(row.label for row in rows)])
     with house_style(letters.families) as Figure:
         columns = 1 + min(len(by_slice), SLICES)
         bands = [band for band in (slices, by_slice, changed) if band is not None]

@@ -1,4 +1,4 @@
-"""Slices of a volume, or frames of a clip, as one picture."""
+"""Slices of a volume, or frames of a clip, as one image."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def montage(voxels: NDArray[Any], mask: NDArray[Any] | None = None, most: int = 
     rows = math.ceil(count / columns)
     height, width = (side + GAP for side in colours.shape[1:3])
     sheet = np.full((rows * height - GAP, columns * width - GAP, 3), 255, dtype=np.uint8)
-    for i, picture in enumerate(colours):
+    for i, image in enumerate(colours):
         y, x = (i // columns) * height, (i % columns) * width
-        sheet[y : y + height - GAP, x : x + width - GAP] = picture
+        sheet[y : y + height - GAP, x : x + width - GAP] = image
     return sheet
 
 
@@ -52,8 +52,7 @@ def caption_bar(text: str, width: int, height: int = 36) -> NDArray[np.uint8]:
     from tcpvit.figures.style import house_style
     from tcpvit.fonts import letters_for
 
-    with house_style():
-        letters = letters_for([text])
+    letters = letters_for([text])
     with house_style(letters.families) as Figure:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from tcpvit.figures.style import matplotlib_figure
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -23,11 +25,7 @@ def draw_ratios(curves: Mapping[str, Mapping[str, Sequence[float]]], at: Mapping
 
     `at` names the point that the panels share (C, d and N); a hairline marks it.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ImportError("figures are drawn with matplotlib, which is missing: pip install 'tcpvit[plots]'") from None
-    figure = Figure(figsize=(5.9, 2.5), layout="constrained")  # the text width of the paper
+    figure = matplotlib_figure()(figsize=(5.9, 2.5), layout="constrained")  # the text width of the paper
     panels = figure.subplots(1, 3)
     for panel, (axis, lines) in zip(panels, curves.items(), strict=True):
         for name, style in LINES.items():

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tcpvit.figures.masks import ERRORS
+from tcpvit.figures.masks import ERRORS, rgb
 from tcpvit.figures.style import TEXT_WIDTH, house_style
 from tcpvit.fonts import letters_for
 
@@ -44,7 +44,7 @@ def colour_split(codes: np.ndarray, labels: np.ndarray, colours: Sequence[Colour
 
 def colour_errors(labels: np.ndarray, classes: np.ndarray, counted: np.ndarray) -> np.ndarray:
     """Light green where a counted pixel is right, dark red where it is wrong, white where nothing is counted."""
-    right, wrong = (tuple(int(ERRORS[name][i : i + 2], 16) for i in (1, 3, 5)) for name in ("correct", "wrong"))
+    right, wrong = rgb(ERRORS["correct"]), rgb(ERRORS["wrong"])
     kinds = np.where(counted, 1 + (labels != classes), 0)
     return np.array([NONE, right, wrong], np.uint8)[kinds]
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tcpvit.figures.style import BLUE, FAINT, INK, MODELS, ORANGE, SKY, TEXT_WIDTH, house_style
+from tcpvit.figures.style import BLUE, FAINT, INK, ORANGE, SKY, TEXT_WIDTH, house_style
 from tcpvit.fonts import letters_for
 
 if TYPE_CHECKING:
@@ -80,34 +80,6 @@ def draw_importance(by_band: np.ndarray, by_frequency: np.ndarray, wavelengths: 
             panel.set_ylabel("share (%)")
             panel.set_ylim(bottom=0)
             panel.grid(axis="y", color=FAINT)
-        return figure
-
-
-def draw_by_kept(curves: Mapping[str, Mapping[int, Sequence[float]]], metric: str = "overall accuracy") -> Figure:
-    """A metric (fractions, one for each seed) against the number K of kept frequencies, a line for each model.
-
-    >>> figure = draw_by_kept({"TCP": {8: [0.8, 0.82], 32: [0.9, 0.91]}})
-    >>> figure.axes[0].lines[0].get_xdata().tolist()
-    [8, 32]
-    """
-    if not curves:
-        raise ValueError("draw_by_kept needs at least one model, got none")
-    with house_style() as Figure:
-        figure = Figure(figsize=(TEXT_WIDTH, 2.4), layout="constrained")
-        panel = figure.subplots()
-        for style, (name, points) in zip(MODELS, curves.items(), strict=False):
-            kept = sorted(points)
-            values = [100 * np.asarray(points[k]) for k in kept]
-            panel.plot(kept, [v.mean() for v in values], label=name, marker="o", markersize=3, **style)
-            low, high = [v.min() for v in values], [v.max() for v in values]
-            panel.fill_between(kept, low, high, color=style["color"], alpha=0.15, linewidth=0)
-        panel.set_xscale("log")
-        _plain_ticks(panel, sorted({k for points in curves.values() for k in points}))
-        panel.set_xlabel("kept frequencies of the DCT along the spectrum")
-        panel.set_ylabel(f"{metric} (%)")
-        panel.grid(color=FAINT)
-        if len(curves) > 1:
-            panel.legend()
         return figure
 
 

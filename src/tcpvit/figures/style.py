@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tcpvit.fonts import HOUSE
+from tcpvit.fonts import HOUSE, require_matplotlib
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -52,17 +52,23 @@ _RC = {
 }
 
 
+def matplotlib_figure() -> type[Figure]:
+    """The class Figure of matplotlib, not of pyplot: no global state, no window."""
+    require_matplotlib()
+    from matplotlib.figure import Figure
+
+    return Figure
+
+
 @contextmanager
 def house_style(families: Sequence[str] = (HOUSE,)) -> Iterator[type[Figure]]:
-    """Draw inside: gives matplotlib's Figure (not pyplot: no global state, no window) with our settings in force.
+    """Draw inside: gives matplotlib's Figure with our settings in force.
 
     `families` are the fonts for each letter, the first that has it; see `tcpvit.fonts`.
     """
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ImportError("figures are drawn with matplotlib, which is missing: pip install 'tcpvit[plots]'") from None
+    Figure = matplotlib_figure()
+    import matplotlib
+
     with matplotlib.rc_context(_RC | {"font.family": list(families)}):  # type: ignore[arg-type]
         yield Figure
 

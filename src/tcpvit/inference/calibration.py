@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from tcpvit.data import Images
-from tcpvit.data.registry import FOLDER
 from tcpvit.inference.loading import LoadedModel
+from tcpvit.inference.predict import as_image_files, find_images
 from tcpvit.tensorize.texts import read_texts, text_batches, tokenizer_of
 from tcpvit.training.build import build_batches, load_splits
 from tcpvit.training.recipe import Recipe
@@ -33,8 +33,7 @@ class CalibrationInputs:
 def calibration_inputs(trained: LoadedModel, source: str, samples: int = 512) -> CalibrationInputs:
     """`samples` inputs to fit to and a quarter as many to judge by: of a text file, a folder of images, or a set.
 
-    Of a set with parts, the training part is fitted to and the test part held out; of other images and of texts, every
-    fifth is held out.
+    Of a set, the training part is fitted to and the test part held out; of files and texts, every fifth is held out.
     """
     path = Path(source)
     if path.is_file():
@@ -42,19 +41,54 @@ def calibration_inputs(trained: LoadedModel, source: str, samples: int = 512) ->
         tokenize = tokenizer_of(trained.name, trained.model)
         fitted_to = [text for i, text in enumerate(texts) if i % 5]
         return CalibrationInputs(text_batches(tokenize, fitted_to), text_batches(tokenize, texts[::5]))
-    name = f"{FOLDER}{path}" if path.is_dir() else source
     recipe = Recipe()
-    recipe = replace(recipe, data=replace(recipe.data, name=name, eval_batch_size=BATCH))
-    splits = load_splits(recipe.data)
-    trained.try_on(splits.test)
-    fitting = [images for images, _ in _batches(recipe, trained.prepare(splits.train), samples)]
-    judged = list(_batches(recipe, trained.prepare(splits.test), samples // 4))
-    labels = [targets for _, targets in judged] if splits.test.task == "classification" else None
-    return CalibrationInputs(fitting, [images for images, _ in judged], labels)
+    recipe = replace(recipe, data=replace(recipe.data, name=source, eval_batch_size=BATCH))
+    if path.is_dir():
+        fitting_part, judged_part = _parts_of_folder(trained, path, samples + samples // 4)
+    else:
+        splits = load_splits(recipe.data)
+        trained.try_on(splits.test)
+        fitting_part, judged_part = trained.prepare(splits.train), trained.prepare(splits.test)
+    fitting = [images for images, _ in _batches(recipe, fitting_part, samples)]
+    judged = list(_batches(recipe, judged_part, samples // 4))
+    known = _knows_labels(trained, judged_part)
+    return CalibrationInputs(
+        fitting, [images for images, _ in judged], [labels for _, labels in judged] if known else None
+    )
+
+
+def _parts_of_folder(trained: LoadedModel, folder: Path, most: int) -> tuple[Images, Images]:
+    """Images of any shape anywhere below the folder, evenly from all: to fit to, and every fifth to judge by.
+
+    Where the folders that they are in are called as the model's classes, these are their labels.
+    """
+    if trained.preprocessing is None and trained.config is None:
+        raise ValueError(
+            f"{trained.name} does not say how its images are prepared; convert it in Python with "
+            "tensorize_(model, keep=..., calibrate=batches)"
+        )
+    files = find_images([folder])
+    if len(files) < 2:
+        raise ValueError(f"{folder} has {len(files)} image; give a few hundred")
+    files = files[:: max(1, len(files) // most)][:most]
+    data = as_image_files(trained, files)
+    parents = [file.parent.name for file in files]
+    if set(parents) <= set(data.classes):
+        data = replace(data, targets=torch.tensor([data.classes.index(name) for name in parents]))
+    else:
+        data = replace(data, classes=())
+    rows = torch.arange(len(files))
+    return data.subset(rows[rows % 5 > 0]), data.subset(rows[::5])
+
+
+def _knows_labels(trained: LoadedModel, part: Images) -> bool:
+    """Whether the labels of a part are what the model predicts."""
+    known = None if trained.preprocessing is None else list(trained.preprocessing["classes"])
+    return part.task == "classification" and bool(part.classes) and known in (None, list(part.classes))
 
 
 def _batches(recipe: Recipe, part: Images, samples: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """The first images of a part; sets are not sorted by class, folders are, so those are taken evenly."""
+    """So many images of a part, batches taken evenly from it."""
     found: Iterable[tuple[Tensor, Tensor]] = build_batches(recipe, part, torch.device("cpu"), training=False)
     total = -(-len(part) // BATCH)
     wanted = -(-samples // BATCH)

@@ -97,7 +97,7 @@ def explain_files(
         if batch.bad:
             yield batch.bad[0]
             continue
-        images = normalise(batch.images.float(), data.mean, data.std, data.scale)
+        images = normalise(batch.images, data.mean, data.std, data.scale)
         first = batch.images[0] if images.ndim == 4 else batch.images[0, :, images.shape[2] // 2]  # a volume's middle
         pixels = as_colour(first.permute(1, 2, 0).numpy())
         yield ExplainedFile(str(file), pixels, explain(loaded.model, images))

@@ -90,7 +90,9 @@ class LoadedModel:
     def fit(self) -> Fit:
         """How images of any shape become the model's, if nothing else is asked for: as in its training."""
         about = self.preparation()
-        return about.get("fit") or default_fit(self.recipe.data if self.recipe else None, about["task"])
+        return about.get("fit") or default_fit(
+            self.recipe.data if self.recipe else None, about["task"], about.get("unit", "images")
+        )
 
     @property
     def dtype(self) -> torch.dtype:

@@ -133,7 +133,7 @@ def segment_image(
     height, width = pixels.shape[:2]
     size = model_size((width, height), tuple(about["image_shape"][1:]), fit)
     seen = torch.tensor(resize_pixels(pixels, size).transpose(2, 0, 1)[None])
-    images = normalise(seen.to(device).float(), tuple(about["mean"]), tuple(about["std"]), PIXEL_SCALE[seen.dtype])
+    images = normalise(seen.to(device), tuple(about["mean"]), tuple(about["std"]), PIXEL_SCALE[seen.dtype])
     return likeliest(model(images)[0].float(), (height, width))
 
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from tcpvit.data.augment import normalise
 from tcpvit.data.image_set import PIXEL_SCALE
 from tcpvit.data.images import Fit, OnBad, list_bad
-from tcpvit.data.volumes.files import VolumeFiles
+from tcpvit.data.volumes.files import VolumeFiles, as_trained
 from tcpvit.data.volumes.folder import cut_out, fitted, padded, window_corners
 from tcpvit.data.volumes.nifti import nifti_bytes
 from tcpvit.data.volumes.read import SUFFIXES as VOLUMES
@@ -49,9 +49,18 @@ def takes_clips(loaded: LoadedModel) -> bool:
     return takes_volumes(loaded) and (loaded.preprocessing or {}).get("unit") == "clips"
 
 
-def find_files(loaded: LoadedModel, paths: Sequence[Path]) -> list[Path]:
-    """The volumes or clips among the paths and below them."""
-    return find_clips(paths) if takes_clips(loaded) else find_volumes(paths)
+def find_files(loaded: LoadedModel, paths: Sequence[Path], leave_out: Sequence[Path] = ()) -> list[Path]:
+    """The volumes or clips among the paths and below them, without those in folders that we write into."""
+    found = find_clips(paths) if takes_clips(loaded) else find_volumes(paths)
+    ours = [folder.resolve() for folder in leave_out if not any(_is_or_below(path, folder) for path in paths)]
+    kept = [file for file in found if not any(_is_or_below(file, folder) for folder in ours)]
+    if not kept:
+        raise ValueError(f"{', '.join(map(str, paths))} holds nothing but what was written here before")
+    return kept
+
+
+def _is_or_below(path: Path, folder: Path) -> bool:
+    return path.resolve().is_relative_to(folder.resolve())
 
 
 def as_volume_files(loaded: LoadedModel, files: Sequence[str | Path], fit: Fit | None = None) -> VolumeFiles:
@@ -63,7 +72,7 @@ def as_volume_files(loaded: LoadedModel, files: Sequence[str | Path], fit: Fit |
     def read(file: str) -> NDArray[Any]:
         if takes_clips(loaded):
             return read_clip(file, frames, size[0], stride=options.get("stride"), colour=channels == 3)
-        return fitted(read_volume(file).voxels, (frames, *size), fit or "squash")
+        return fitted(read_volume(file).voxels, (frames, *size), fit or loaded.fit)
 
     return VolumeFiles(
         files=tuple(map(str, files)),
@@ -97,7 +106,8 @@ def segment_volumes(
     for file in (progress or Progress()).track(files, "segmenting", len(files)):
         try:
             volume = read_volume(file)
-            mask = segment_volume(model, volume.voxels, about, at, fit or "crop")
+            voxels = as_trained(volume.voxels, file, about["image_shape"][0], loaded.dtype)
+            mask = segment_volume(model, voxels, about, at, fit or loaded.fit)
         except (OSError, ValueError) as error:
             bad.append(str(error))
             if on_bad == "stop":
@@ -137,7 +147,7 @@ def segment_volume(
     scale = PIXEL_SCALE[torch.from_numpy(voxels[:1, :1, :1, :1]).dtype]
 
     def logits_of(part: NDArray[Any]) -> Tensor:
-        images = torch.from_numpy(np.ascontiguousarray(part))[None].to(device).float()
+        images = torch.from_numpy(np.ascontiguousarray(part))[None].to(device)
         return model(normalise(images, tuple(about["mean"]), tuple(about["std"]), scale))[0].float().cpu()
 
     if fit == "squash":

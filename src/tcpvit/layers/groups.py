@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from tcpvit.algebra.transforms import LearnedTransform
+from tcpvit.algebra.learned import LearnedTransform
 from tcpvit.layers.conv import MapCoupling, TConv2d
 from tcpvit.layers.embed import TokenEmbedding
 from tcpvit.layers.linear import TLinear, TubalLinear

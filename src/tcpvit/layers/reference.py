@@ -17,8 +17,7 @@ from torch.nn import functional as F
 
 from tcpvit.layers.attention import TAttention
 from tcpvit.layers.block import Block, TBlock, TMlp
-from tcpvit.layers.conv import CoupledTConv2d, TConv2d, convolve
-from tcpvit.layers.coupling import CoupledTLinear, Coupling, TwoFactorTLinear
+from tcpvit.layers.coupling import CoupledTLinear, TwoFactorTLinear
 from tcpvit.layers.embed import TPatchEmbed, patch_grid, patchify
 from tcpvit.layers.linear import TLinear
 from tcpvit.layers.local import ConvEmbed, Grid
@@ -87,22 +86,6 @@ def t_ffn(X: Tensor, W1: Tensor, b1: Tensor, W2: Tensor, b2: Tensor, M: Tensor, 
     return t_linear(H, W2, b2, M)
 
 
-def t_conv(X: Tensor, W: Tensor, b: Tensor | None, M: Tensor, padding: int = 0) -> Tensor:
-    """Convolution by the c-product, Σ_uv X[·+u, ·+v] ⋆ W[u, v] + b: maps (B, H, W, d, C), filters (k, k, d, d', C).
-
-    Maps of volumes have one more axis, and so have their filters.
-    """
-    sides = W.shape[:-3]
-    X = F.pad(X, (0, 0, 0, 0, *(padding for _ in sides for _ in range(2))))
-    Y = torch.zeros((), dtype=X.dtype)
-    for taps in itertools.product(*map(range, sides)):
-        shifted = X
-        for i, u in enumerate(taps):
-            shifted = shifted.narrow(1 + i, u, X.shape[1 + i] - sides[i] + 1)
-        Y = Y + product(shifted, W[taps], M)
-    return Y if b is None else Y + b
-
-
 # --------------------------------------------------------------------------------------- the letter of the paper
 
 
@@ -143,7 +126,7 @@ def literal_t_ffn(X: Tensor, W1: Tensor, b1: Tensor, W2: Tensor, b2: Tensor, M: 
 
 def linear(layer: TLinear, X: Tensor) -> Tensor:
     """What `layer` computes, on spatial tokens, with every coupling written out."""
-    M = _matrix(layer)
+    M = matrix_of(layer)
     X_hat = to_hat(X, M)
     if isinstance(layer, CoupledTLinear):
         Y_hat = _coupled(layer, X_hat)
@@ -194,7 +177,7 @@ def _dense_features(layer: CoupledTLinear, X_hat: Slices, k: int) -> Tensor:
 
 def attention(layer: TAttention, X: Tensor, grid: tuple[int, ...] | None = None) -> Tensor:
     """t-MHSA (Def. tmhsa), head after head: (B, N, d, C) -> (B, N, d, C)."""
-    M, d, d_h = _matrix(layer.qkv), X.shape[-2], layer.head_dim
+    M, d, d_h = matrix_of(layer.qkv), X.shape[-2], layer.head_dim
     Q, K, V = linear(layer.qkv, X).split(d, dim=-2)
     attend = joint_attention if layer.joint else t_attention
     heads = [slice(h * d_h, (h + 1) * d_h) for h in range(layer.num_heads)]
@@ -221,7 +204,7 @@ def _groups(layer: TAttention, tokens: int, grid: tuple[int, ...] | None) -> lis
 
 def mlp(layer: TMlp, X: Tensor, grid: Grid | None = None) -> Tensor:
     """t-FFN (Def. tffn): (B, N, d, C) -> (B, N, d, C)."""
-    M = _matrix(layer.fc1)
+    M = matrix_of(layer.fc1)
     H = linear(layer.fc1, X)
     factor = H[..., layer.hidden :, :] if layer.gated else None
     H = H[..., : layer.hidden, :]
@@ -250,7 +233,7 @@ def norm(layer: TLayerNorm, X: Tensor, M: Tensor) -> Tensor:
 
 def block(layer: TBlock, X: Tensor, grid: tuple[int, ...] | None = None) -> Tensor:
     """One TCP-ViT block (Eqs. block_attn, block_ffn): (B, N, d, C) -> (B, N, d, C)."""
-    M = _matrix(layer)
+    M = matrix_of(layer)
     read = norm(layer.norm1, X, M)
     if layer.pool == 1:
         X = X + attention(layer.attn, read, grid)
@@ -328,7 +311,7 @@ def coefficients(model: Any, images: Tensor) -> Tensor:
 
 def features(model: Any, images: Tensor) -> Tensor:
     """`forward_features` of a TCP-ViT (Algorithm 1): tokens (B, 1+N, d·C)."""
-    M, embed = _matrix(model), model.patch_embed
+    M, embed = matrix_of(model), model.patch_embed
     read = coefficients(model, images)
     X = from_hat(overlapping_patches(embed, read), M) if isinstance(embed, ConvEmbed) else patches(embed, read)
     own = [token for token in (model.embed.cls_token, model.embed.dist_token) if token is not None]
@@ -353,79 +336,6 @@ def shuffle(X: Tensor, M: Tensor) -> Tensor:
             place = j * C + k
             moved[place // d][..., place % d] = X_hat[k][..., j]
     return from_hat(moved, M)
-
-
-def conv(layer: TConv2d, X: Tensor, M: Tensor) -> Tensor:
-    """What `layer` computes, on spatial maps (B, H, W, d, C)."""
-    C = layer.tube
-    if isinstance(layer, CoupledTConv2d):
-        return from_hat(_coupled_conv(layer, to_hat(X, M)), M)
-    W = from_hat([W_k.movedim((1, 0), (-2, -1)) for W_k in layer.weight_hat.chunk(C)], M)  # (k, k, d, d', C)
-    b = None if layer.bias_hat is None else from_hat(list(layer.bias_hat.chunk(C)), M)
-    return t_conv(X, W, b, M, layer.padding)
-
-
-def _coupled_conv(layer: CoupledTConv2d, X_hat: Slices) -> Slices:
-    """Low_rank and partial, slice after slice: every slice (B, H, W, d)."""
-    C, d = layer.tube, layer.d_in
-
-    def convolved(X_k: Tensor, filters: Tensor) -> Tensor:
-        return convolve(X_k.movedim(-1, 1), filters, padding=layer.padding).movedim(1, -1)
-
-    def reading_all(filters: Tensor) -> Tensor:
-        return torch.stack([convolved(X_j, filters[:, j * d : (j + 1) * d]) for j, X_j in enumerate(X_hat)]).sum(0)
-
-    features: list[Slices] = [[] for _ in X_hat]  # of each slice: those that read all slices, then those that do not
-    if layer.d_dense:
-        features = [[reading_all(filters)] for filters in layer.dense_hat.chunk(C)]
-    if layer.d_dense < layer.d_out:
-        for k, W_k in enumerate(layer.weight_hat.chunk(C)):
-            features[k].append(convolved(X_hat[k], W_k))
-    Y_hat = [torch.cat(found, -1) for found in features]
-    if layer.coupling.low_rank:
-        shared = reading_all(layer.v_hat)  # (B, H, W, r)
-        Y_hat = [Y_k + shared @ U_k.flatten(1).mT for Y_k, U_k in zip(Y_hat, layer.u_hat.chunk(C), strict=True)]
-    assert layer.bias_hat is not None
-    return [Y_k + b_k for Y_k, b_k in zip(Y_hat, layer.bias_hat.chunk(C), strict=True)]
-
-
-def decode(decoder: Any, maps: Tensor, size: tuple[int, ...]) -> Tensor:
-    """A TCP decoder in eval mode, transforming back after every step: (B, d·C, h, w) -> (B, classes, H, W)."""
-    M, C = _matrix(decoder), decoder.tube
-    spatial = decoder.config.activation_domain == "spatial"
-    X = maps.movedim(1, -1).unflatten(-1, (-1, C))  # (B, h, w, d, C)
-    for i, stage in enumerate(decoder.stages):
-        if getattr(stage.couple, "mix", None) is not None:
-            X = from_hat(to_hat(torch.stack(to_hat(X, M), -1), stage.couple.mix), M)
-        if getattr(stage.couple, "coupling", Coupling()).shuffle:
-            X = shuffle(X, M)
-        twice = tuple(min(2 * side, most) for side, most in zip(X.shape[1:-2], size, strict=True))
-        X = conv(stage.conv, _enlarge(X, twice) if i else X, M)
-        seen = list(X.unbind(-1)) if spatial else to_hat(X, M)  # what BatchNorm and ReLU act on
-        seen = [F.relu(_batch_norm(stage.norm, X_k, k)) for k, X_k in enumerate(seen)]
-        X = torch.stack(seen, -1) if spatial else from_hat(seen, M)
-    logits = decoder.head.bias + torch.cat(seen, -1) @ decoder.head.weight.flatten(1).mT
-    return _enlarge(logits[..., None], size)[..., 0].movedim(-1, 1)
-
-
-def _batch_norm(norm: nn.BatchNorm2d, X_k: Tensor, k: int) -> Tensor:
-    """The part of a BatchNorm that belongs to slice k, (B, H, W, d), by its running statistics."""
-    own = slice(k * X_k.shape[-1], (k + 1) * X_k.shape[-1])
-    assert norm.running_mean is not None
-    assert norm.running_var is not None
-    scaled = (X_k - norm.running_mean[own]) / torch.sqrt(norm.running_var[own] + norm.eps)
-    return norm.weight[own] * scaled + norm.bias[own]
-
-
-def _enlarge(X: Tensor, size: tuple[int, ...]) -> Tensor:
-    """Maps (B, h, w, d, C) at another size, bilinearly (of volumes trilinearly), feature after feature."""
-    mode = "bilinear" if len(size) == 2 else "trilinear"
-    planes = [
-        F.interpolate(X[..., j, k][:, None], size, mode=mode, align_corners=False)[:, 0]
-        for j in range(X.shape[-2])
-        for k in range(X.shape[-1])
-    ]
-    return torch.stack(planes, -1).unflatten(-1, X.shape[-2:])
 
 
 class PaperEncoder(nn.Module):
@@ -465,7 +375,8 @@ def _slice_block(layer: TBlock, k: int) -> Block:
     return std
 
 
-def _matrix(layer: Any) -> Tensor:
+def matrix_of(layer: Any) -> Tensor:
+    """M of a layer or model."""
     matrix: Tensor = layer.transform.matrices()[0]
     return matrix
 

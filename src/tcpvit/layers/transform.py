@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from tcpvit.algebra.bases import unitary_scale
-from tcpvit.algebra.transforms import LearnedTransform, MatrixTransform, Transform, get_transform, kronecker
+from tcpvit.algebra.learned import LearnedTransform
+from tcpvit.algebra.transforms import MatrixTransform, Transform, get_transform, kronecker
 from tcpvit.layers.kernels import ops
 
 # Transforms that no name determines: their matrix is saved with the weights and comes back with them.

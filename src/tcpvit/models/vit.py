@@ -61,6 +61,7 @@ class VisionTransformer(Pretrained, nn.Module):
         self.config = config
         self.num_classes, self.num_features, self.embed_dim = config.num_classes, config.width, config.width
         self.global_pool, self.num_prefix_tokens = config.global_pool, config.num_prefix_tokens
+        self.patch_size = config.patch_shape
         self.distilled_training = False
         basis = config.band_basis if band_basis is None else band_basis
         self.bands = nn.Identity() if config.kept is None else BandDCT(config.in_chans, config.kept, basis)
@@ -91,9 +92,14 @@ class VisionTransformer(Pretrained, nn.Module):
         tube, d = config.tube_length, config.d
         self.transform = phi = HatTransform(transform, config.tube_shape)
         coupling = config.slice_coupling
-        channels = config.in_chans if config.ndim == 3 else config.channels
         self.patch_embed = self._conv_embed(tube) or TPatchEmbed(
-            channels, config.patch_shape, d, phi, config.embedding, share=coupling.shared, axes=config.tube_axes
+            config.embedded_channels,
+            config.patch_shape,
+            d,
+            phi,
+            config.embedding,
+            share=coupling.shared,
+            axes=config.tube_axes,
         )
         self.embed = self._token_embedding((tube, 1), shared=coupling.shared)
         self.blocks = nn.ModuleList(
@@ -198,7 +204,7 @@ class VisionTransformer(Pretrained, nn.Module):
         return x if self.transform is None else self.transform.from_hat_tokens(x).flatten(-2)
 
     def _grid(self, images: Tensor) -> tuple[int, ...]:
-        return image_grid(images, self.config.in_chans, self.config.patch_shape, self.config.ndim)
+        return image_grid(images, self.config.in_chans, self.patch_size, len(self.patch_size))
 
     def unflatten(self, tokens: Tensor) -> Tensor:
         """Flat tokens (..., d·C) as tensor tokens (..., d, C), a view; C = 1 for Std-ViT."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -15,7 +14,6 @@ from tcpvit.tensorize.fit import Problem, dense_of
 Structure = Literal["best", "slices", "low_rank", "both"]  # "both": slices, with low rank beside them
 TUBES = (2, 3, 4, 6, 8)
 HALVINGS = 60
-HOPELESS = 1.5  # slices that lose as much more than a low rank of their price do not win with one beside them
 
 
 @dataclass(frozen=True)
@@ -53,10 +51,8 @@ def forms_of(problem: Problem, transforms: Mapping[int, Tensor], structure: Stru
     for tube, phi in transforms.items() if structure != "low_rank" else ():
         slices = problem.slices(tube, phi, problem.a @ problem.best)
         target, price = problem.best - dense_of(slices, phi), slices.numel()
-        alone = Form(tube, 0, price, problem.rest + problem.cost(target))
-        rivals = [form.error for form in found if form.price <= price]
-        found.append(alone)
-        if structure == "both" or (structure == "best" and alone.error < HOPELESS * min(rivals, default=math.inf)):
+        found.append(Form(tube, 0, price, problem.rest + problem.cost(target)))
+        if structure != "slices":
             found += ranked(tube, price, target)
     return found
 

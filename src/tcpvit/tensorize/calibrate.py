@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,8 +27,10 @@ from tcpvit.tensorize.config import TensorizeConfig
 from tcpvit.tensorize.drop_ins import set_fit_, tensorized
 from tcpvit.tensorize.fit import Fit, Moments, Problem, choose_ridge, orthonormal
 from tcpvit.tensorize.flops import in_eval_mode
+from tcpvit.tensorize.resume import Done
 from tcpvit.tensorize.streams import Batch, Place, Seen, Streams, main_output, real_tokens
-from tcpvit.tensorize.timing import price_in_seconds
+from tcpvit.tensorize.texts import as_batches
+from tcpvit.tensorize.timing import Shape, price_in_seconds
 
 HELD_OUT = 5  # one of so many tokens judges the ridge
 GRADIENT_BATCHES = 8
@@ -39,10 +42,9 @@ RIDGE_FOR_PRICES = 1e-3
 class Calibration:
     """What became of the layers, by name."""
 
-    fits: dict[str, Fit] = field(default_factory=dict)
-    forms: dict[str, Form] = field(default_factory=dict)
-    predicted: dict[str, float] = field(default_factory=dict)  # E‖y − ŷ‖² / E‖y‖² of each layer by itself
-    skipped: dict[str, str] = field(default_factory=dict)
+    fits: dict[str, Fit]
+    skipped: dict[str, str]  # and why
+    seconds: dict[str, tuple[float, float]]  # that a batch takes in the dense layer, and in what it became
 
 
 def calibrate_(
@@ -53,33 +55,59 @@ def calibrate_(
     batches: Iterable[Batch],
     config: TensorizeConfig,
     progress: Progress,
+    resume: Path | None = None,
 ) -> Calibration:
     """Replace dense layers by fitted ones, in place. `widths` are those that a tube must divide, for each layer;
-    those in `converted` may not stay dense.
+    those in `converted` may not stay dense. `resume` is a folder for what is done, until all is.
 
     If this raises, the model is as it was.
     """
     _check_room(layers)
+    batches = as_batches(model, batches)
     with in_eval_mode(model):
         streams = Streams(model, [Place(name, layer) for name, layer in layers.items()], batches)
-        reached = [place for place in streams.places if place.calls]
-        if not reached:
-            raise ValueError("the calibration data reach none of the layers that would be converted")
-        found = Calibration(skipped={place.name: NOT_REACHED for place in streams.places if not place.calls})
+        skipped = _leave(streams)
+        done = Done(resume, model, batches, config)
         try:
-            _choose_forms(streams, reached, widths, converted, config, found, progress)
-            _fit_all(streams, config, found, progress)
+            if not done.forms:
+                done.deal(_choose_forms(streams, widths, converted, config, progress))
+            _fit_all(streams, done, config, progress)
             streams.put(True)
         except BaseException:
             streams.put(False)
             raise
-    return found
+    done.forget()
+    skipped |= {place.name: LEFT_DENSE for place in streams.places if place.new is None}
+    after, before = price_in_seconds({name: [form] for name, form in done.forms.items()}, _shapes(streams))
+    return Calibration(done.fits, skipped, {name: (before[name], forms[0].price) for name, forms in after.items()})
 
 
-def _check_room(layers: Mapping[str, nn.Module]) -> None:
-    """The old layers, the new ones, and the moments of the widest."""
-    weights = [(layer.weight.numel(), layer.weight.element_size()) for layer in layers.values()]  # type: ignore
-    needed = 2 * sum(count * size for count, size in weights) + 6 * 8 * max((count for count, _ in weights), default=0)
+def _leave(streams: Streams) -> dict[str, str]:
+    """Layers that no batch reaches, or with too few tokens to fit them, stay as they are: why, by name."""
+    few = {
+        place.name: f"reads {width} features, for which at least {width} tokens are needed, and the calibration data "
+        f"have {place.rows}; give {-(-width // place.rows)} times as many"
+        for place in streams.places
+        if 0 < place.rows < (width := len(place.weight))
+    }
+    left = {place.name: NOT_REACHED for place in streams.places if not place.rows} | few
+    if len(left) == len(streams.places):
+        name, why = next(iter(few.items()), ("", ""))
+        raise ValueError(f"{name} {why}" if few else "the calibration data reach no layer that would be converted")
+    streams.places = [place for place in streams.places if place.name not in left]
+    streams.order = [unit for unit in streams.order if streams.stages(unit)]
+    return left
+
+
+def _shapes(streams: Streams) -> dict[str, Shape]:
+    return {p.name: (*p.weight.shape, max(1, p.rows // len(streams.batches))) for p in streams.places}
+
+
+def _check_room(layers: Mapping[str, Any]) -> None:
+    """The old layers, the new ones, and what the fit of the widest takes in double precision."""
+    weights = [layer.weight for layer in layers.values()]
+    square = max((max(w.shape[0], w[0].numel()) ** 2 for w in weights), default=0)
+    needed = 2 * sum(w.numel() * w.element_size() for w in weights) + 6 * 8 * square
     check_memory(
         needed, "calibrating this model", "convert some of its layers at a time (include=), or a smaller model"
     )
@@ -90,41 +118,32 @@ def _check_room(layers: Mapping[str, nn.Module]) -> None:
 
 def _choose_forms(
     streams: Streams,
-    places: Sequence[Place],
     widths: Mapping[str, Sequence[int]],
     converted: Collection[str],
     config: TensorizeConfig,
-    found: Calibration,
     progress: Progress,
-) -> None:
-    """Deal the budget: `found.forms`."""
+) -> dict[str, Form]:
+    """Deal the budget."""
     assert config.keep is not None
     options: dict[str, list[Form]] = {}
-    energies: dict[str, float] = {}
     for unit in progress.track(streams.order, "measuring layers"):
         inside = [place for stage in streams.stages(unit) for place in stage]
-        for place, moments in zip(inside, _moments(streams, inside, sequential=False), strict=True):
+        for place, (moments, rest) in zip(inside, _moments(streams, inside, sequential=False), strict=True):
+            moments.merge(rest)
             problem = Problem(moments, place.weight, RIDGE_FOR_PRICES)
-            transforms = _transforms(widths[place.name], config)
-            forms = forms_of(problem, transforms, config.structure)
+            forms = forms_of(problem, _transforms(widths[place.name], config), config.structure)
             options[place.name] = [f for f in forms if not (f.is_dense and place.name in converted)] or forms
-            energies[place.name] = problem.energy
         streams.finish(unit, both=False)
     streams.restart()
-    prices = {place.name: float(place.weight.numel()) for place in places}
+    prices = {place.name: float(place.weight.numel()) for place in streams.places}
     if config.budget == "time":
-        tokens = {place.name: place.tokens for place in places}
-        options, prices = price_in_seconds(options, {p.name: p.weight.shape for p in places}, tokens)
+        options, prices = price_in_seconds(options, _shapes(streams))
     names = list(options)
     if config.uniform:
-        chosen = [_best_within(options[name], config.keep * prices[name]) for name in names]
-    else:
-        weights = sensitivities(streams, places)
-        chosen = deal(
-            [options[name] for name in names], [weights[n] for n in names], config.keep * sum(prices.values())
-        )
-    found.forms = dict(zip(names, chosen, strict=True))
-    found.predicted = {name: form.error / max(energies[name], 1e-30) for name, form in found.forms.items()}
+        return {name: _best_within(options[name], config.keep * prices[name]) for name in names}
+    weights = sensitivities(streams)
+    budget = config.keep * sum(prices.values())
+    return dict(zip(names, deal([options[n] for n in names], [weights[n] for n in names], budget), strict=True))
 
 
 def _best_within(forms: Sequence[Form], price: float) -> Form:
@@ -143,13 +162,13 @@ def phi_of(config: TensorizeConfig, tube: int) -> Tensor:
     return orthonormal(HatTransform(config.transform, tube))
 
 
-def sensitivities(streams: Streams, places: Sequence[Place]) -> dict[str, float]:
+def sensitivities(streams: Streams) -> dict[str, float]:
     """How much the output of the model changes with that of each layer: E|∂f/∂y|², over random directions of f.
 
     Logits are judged by the likelihood of labels drawn from them, so that what does not change a prediction counts
     less; other outputs by random projections. Where there are no gradients all layers count alike.
     """
-    sums = dict.fromkeys((place.name for place in places), 0.0)
+    sums = dict.fromkeys((place.name for place in streams.places), 0.0)
     generator = torch.Generator().manual_seed(0)
     every = max(1, len(streams.batches) // GRADIENT_BATCHES)
     learning = [p for p in streams.model.parameters() if p.requires_grad]
@@ -157,14 +176,14 @@ def sensitivities(streams: Streams, places: Sequence[Place]) -> dict[str, float]
         parameter.requires_grad_(False)
     try:
         for batch in streams.batches[::every][:GRADIENT_BATCHES]:
-            with torch.enable_grad(), _gradients_into(sums, places):
+            with torch.enable_grad(), _gradients_into(sums, streams.places):
                 _score(streams.call(batch), batch, generator).backward()
     except RuntimeError:  # an operation without a derivative
         return dict.fromkeys(sums, 1.0)
     finally:
         for parameter in learning:
             parameter.requires_grad_(True)
-    return {place.name: max(sums[place.name], 1e-30) / place.weight.shape[1] for place in places}
+    return {place.name: max(sums[place.name], 1e-30) / place.weight.shape[1] for place in streams.places}
 
 
 @contextlib.contextmanager
@@ -201,22 +220,33 @@ def _score(outputs: Any, batch: Batch, generator: torch.Generator) -> Tensor:
 # ------------------------------------------------------------------------------------------------ fitting
 
 
-def _fit_all(streams: Streams, config: TensorizeConfig, found: Calibration, progress: Progress) -> None:
+def _fit_all(streams: Streams, done: Done, config: TensorizeConfig, progress: Progress) -> None:
     for unit in progress.track(streams.order, "fitting layers"):
+        made: dict[str, Fit] = {}
         for stage in streams.stages(unit):
-            halves = _moments(streams, stage, sequential=config.sequential, halves=True)
-            for place, (fitting, held_out) in zip(stage, halves, strict=True):
-                form = found.forms[place.name]
-                if form.is_dense:
-                    found.skipped[place.name] = LEFT_DENSE
-                    continue
-                ridge = choose_ridge(fitting, held_out, place.weight)
-                fitting.merge(held_out)
-                phi = phi_of(config, form.tube) if form.tube > 1 else None
-                fit = Problem(fitting, place.weight, ridge).fit(form.tube, form.rank, phi)
-                found.fits[place.name] = fit
-                place.new = layer_of(place.old, fit, config)
+            places = [place for place in stage if not done.forms[place.name].is_dense]
+            if any(place.name not in done.fits for place in places):
+                made |= _fit(streams, places, done.forms, config)
+            for place in places:
+                place.new = layer_of(place.old, (done.fits | made)[place.name], config)
+        if made:
+            done.add(made)
         streams.finish(unit, both=config.sequential)
+
+
+def _fit(
+    streams: Streams, places: Sequence[Place], forms: Mapping[str, Form], config: TensorizeConfig
+) -> dict[str, Fit]:
+    """The fits of layers that read the same input."""
+    found = {}
+    halves = _moments(streams, places, sequential=config.sequential)
+    for place, (fitting, held_out) in zip(places, halves, strict=True):
+        ridge = choose_ridge(fitting, held_out, place.weight)
+        fitting.merge(held_out)
+        tube, rank = forms[place.name].tube, forms[place.name].rank
+        phi = phi_of(config, tube) if tube > 1 else None
+        found[place.name] = Problem(fitting, place.weight, ridge).fit(tube, rank, phi)
+    return found
 
 
 def layer_of(old: nn.Module, fit: Fit, config: TensorizeConfig) -> nn.Module:
@@ -230,13 +260,9 @@ def layer_of(old: nn.Module, fit: Fit, config: TensorizeConfig) -> nn.Module:
     return new
 
 
-def _moments(streams: Streams, places: Sequence[Place], *, sequential: bool, halves: bool = False) -> list[Any]:
-    """The moments of layers that are called together; `halves`: those to fit to, and those to judge by."""
-    sizes = [place.weight.shape for place in places]
-    made = [
-        [Moments(*size, centre=place.old.bias is not None) for _ in range(2)]
-        for place, size in zip(places, sizes, strict=True)
-    ]
+def _moments(streams: Streams, places: Sequence[Place], *, sequential: bool) -> list[tuple[Moments, Moments]]:
+    """The moments of layers that are called together, each of tokens to fit to, and of those to judge by."""
+    made = [_empty_moments(place) for place in places]
     for index in range(len(streams.batches)):
         before = streams.see(index, places, converted=False)
         after = streams.see(index, places, converted=True) if sequential else before
@@ -252,17 +278,12 @@ def _moments(streams: Streams, places: Sequence[Place], *, sequential: bool, hal
                 kept = len(x) - len(x) // HELD_OUT
                 fitting.add(x[:kept], y[:kept])
                 held_out.add(x[kept:], y[kept:])
-    for place, (fitting, held_out) in zip(places, made, strict=True):
-        rows, needed = fitting.count + held_out.count, place.weight.shape[0]
-        if rows < needed:
-            raise ValueError(
-                f"{place.name} reads {needed} features, for which at least {needed} tokens are needed, and the "
-                f"calibration data have {rows}; give {-(-needed // max(rows, 1))} times as many"
-            )
-        place.tokens = rows // len(streams.batches)
-        if not halves:
-            fitting.merge(held_out)
-    return made if halves else [fitting for fitting, _ in made]
+    return made
+
+
+def _empty_moments(place: Place) -> tuple[Moments, Moments]:
+    shape, centre = place.weight.shape, place.old.bias is not None
+    return Moments(*shape, centre=centre), Moments(*shape, centre=centre)
 
 
 def _target(then: Seen, now: Seen) -> Tensor:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,11 +19,12 @@ from tcpvit.layers.transform import STORED
 from tcpvit.models.pretrained import ENCODER_NOTE
 from tcpvit.progress import Progress
 from tcpvit.tensorize.arrange import arrange_
-from tcpvit.tensorize.calibrate import calibrate_
+from tcpvit.tensorize.calibrate import Calibration, calibrate_
 from tcpvit.tensorize.config import EncoderConfig, TensorizeConfig, make_config
 from tcpvit.tensorize.drop_ins import Errors, densified, opened, tensorized
 from tcpvit.tensorize.encoder import HatEncoder, convert_encoder
 from tcpvit.tensorize.find import Site, find_sites, maps_of, shapes_of, widths_of
+from tcpvit.tensorize.fit import Fit
 from tcpvit.tensorize.flops import Example, faster_dense, try_to_count
 from tcpvit.tensorize.record import drop_ins_of, note_in_config
 from tcpvit.tensorize.report import DONE, LayerRow, Report
@@ -47,6 +49,7 @@ def tensorize_(
     *,
     example: Example = None,
     calibrate: Iterable[Batch] | None = None,
+    resume: str | Path | None = None,
     progress: Progress | None = None,
     **options: Any,
 ) -> Report:
@@ -56,8 +59,10 @@ def tensorize_(
     domain. `options` are fields of the config, for short calls; without a config, `mode="encoder"` chooses the second.
     `example` is an input of the model, a tensor, a tuple or a dict, on which FLOPs are counted and reorderings are
     checked; it may be left out for models that say what they take, and be False to count none. `calibrate` are batches
-    of a few hundred real inputs, without labels, to which layers are fitted under the budget `keep` of the config.
-    `progress` is told how far the conversion is. If this raises, the model computes what it did.
+    of a few hundred real inputs, without labels, to which layers are fitted under the budget `keep` of the config; a
+    model of sentence-transformers takes sentences. `resume` is a folder for what is fitted until all is: a calibration
+    that was stopped goes on with it. `progress` is told how far the conversion is. If this raises, the model computes
+    what it did.
 
     >>> model = nn.Sequential(nn.Linear(48, 96), nn.GELU(), nn.Linear(96, 48))
     >>> report = tensorize_(model, tube=3)
@@ -71,10 +76,10 @@ def tensorize_(
     config = make_config(config, options)
     if isinstance(config.transform, str) and config.transform in STORED:
         raise ValueError(f"transform={config.transform!r} needs its matrix: pass the transform or the matrix itself")
-    _check_calibration(config, calibrate)
+    _check_calibration(config, calibrate, resume)
     before = count_parameters(model)
     flops, why_not = try_to_count(model, example)
-    rows, gain, notes = convert(model, config, example, progress, calibrate)
+    rows, gain, notes = convert(model, config, example, progress, calibrate, Path(resume) if resume else None)
     note_in_config(model)
     flops_after = None
     if flops is not None:
@@ -85,12 +90,16 @@ def tensorize_(
     return Report(type(model).__name__, config.to_dict(), rows, before, after, flops, flops_after, gain, notes)
 
 
-def _check_calibration(config: TensorizeConfig | EncoderConfig, calibrate: Iterable[Batch] | None) -> None:
+def _check_calibration(
+    config: TensorizeConfig | EncoderConfig, calibrate: Iterable[Batch] | None, resume: str | Path | None
+) -> None:
     keep = getattr(config, "keep", None)
     if keep is not None and calibrate is None:
         raise ValueError(f"keep={keep} is dealt to layers by their errors on data; pass calibrate=, batches of inputs")
     if keep is None and calibrate is not None:
         raise ValueError("calibrate= fits layers under a budget; pass keep=, as 0.5, with a TensorizeConfig")
+    if calibrate is None and resume is not None:
+        raise ValueError("resume= keeps what a calibration has fitted; pass keep= and calibrate= too")
 
 
 def convert(
@@ -99,13 +108,14 @@ def convert(
     example: Example = None,
     progress: Progress | None = None,
     calibrate: Iterable[Batch] | None = None,
+    resume: Path | None = None,
 ) -> tuple[list[LayerRow], float, tuple[str, ...]]:
     """Convert, without counting what was saved: the rows of the report, the energy that reordering won, and notes."""
     progress = progress or Progress()
     with torch.inference_mode(False), torch.enable_grad():  # what is made here is to be trained
         if isinstance(config, TensorizeConfig):
             if calibrate is not None:
-                return *_convert_calibrated(model, config, calibrate, progress), ()
+                return _convert_calibrated(model, config, calibrate, progress, resume), 0.0, ()
             return _convert_layers(model, config, example, progress)
         rows = convert_encoder(model, config, progress)
         setattr(model, ENCODER_NOTE, config.to_dict())
@@ -116,8 +126,7 @@ def _convert_layers(
     model: nn.Module, config: TensorizeConfig, example: Example, progress: Progress
 ) -> tuple[list[LayerRow], float, tuple[str, ...]]:
     sites = find_sites(model, config)
-    if any(site.module is model and site.reason is None for site in sites):
-        raise ValueError("the model is itself one linear layer, which cannot be replaced in place; wrap it in a module")
+    _refuse_itself(model, sites)
     gain, notes = arrange_(model, sites, config, example, progress)
     swap = _Swap(config)
     rows = [row for site in progress.track(sites, "converting layers") for row in swap.rows_of(site)]
@@ -126,62 +135,51 @@ def _convert_layers(
 
 
 def _convert_calibrated(
-    model: nn.Module, config: TensorizeConfig, batches: Iterable[Batch], progress: Progress
-) -> tuple[list[LayerRow], float]:
+    model: nn.Module, config: TensorizeConfig, batches: Iterable[Batch], progress: Progress, resume: Path | None
+) -> list[LayerRow]:
     """Fit the layers to data: an attention with its maps as layers of their own, tied weights left."""
     sites = [replace(s, reason=s.reason or (TIED if s.notes else None)) for s in find_sites(model, config)]
     chosen = [site for site in sites if site.reason is None]
-    if any(site.module is model for site in chosen):
-        raise ValueError("the model is itself one linear layer, which cannot be replaced in place; wrap it in a module")
-    open_ones: dict[int, nn.Module] = {
-        id(site.module): opened(site.module) for site in chosen if isinstance(site.module, nn.MultiheadAttention)
-    }
-    layers: dict[str, nn.Module] = {}
-    widths: dict[str, list[int]] = {}
-    inner: set[str] = set()  # maps of attentions
-    for site in chosen:
-        attention = open_ones.get(id(site.module))
-        for label in shapes_of(site):
-            name = site.full_name(label)
-            layers[name] = site.module if attention is None else attention.get_submodule(label)
-            widths[name] = widths_of(model, site, label)
-            inner |= {name} if attention is not None else set()
-    for site in chosen:
-        if id(site.module) in open_ones:
-            adopt(site.module, open_ones[id(site.module)])
-    replace_modules(model, open_ones)
-    closed = {id(open_ones[id(s.module)]): s for s in chosen if id(s.module) in open_ones}
+    _refuse_itself(model, chosen)
+    attentions = [site for site in chosen if isinstance(site.module, nn.MultiheadAttention)]
+    inside = {id(site.module): opened(site.module) for site in attentions}  # type: ignore[arg-type]
+    for site in attentions:
+        adopt(site.module, inside[id(site.module)])
+    replace_modules(model, inside)
+    names = {site.name: [site.full_name(label) for label in shapes_of(site)] for site in sites}
+    layers = {name: model.get_submodule(name) for site in chosen for name in names[site.name]}
+    widths = {site.full_name(label): widths_of(model, site, label) for site in chosen for label in shapes_of(site)}
+    maps = {name for site in attentions for name in names[site.name]}
+    fitted: dict[str, Fit] = {}
     try:
-        found = calibrate_(model, layers, widths, inner, batches, config, progress)
-    except BaseException:
-        replace_modules(model, {key: site.module for key, site in closed.items()})
-        raise
-    for key, site in closed.items():
-        if any(site.full_name(label) not in found.fits for label in shapes_of(site)):  # one plain map: as it was
-            replace_modules(model, {key: site.module})
-            for label in shapes_of(site):
-                if found.fits.pop(site.full_name(label), None):
-                    found.skipped[site.full_name(label)] = "a map of the same attention was left"
-    rows = []
-    for site in sites:
-        for label, shape in shapes_of(site).items():
-            name = site.full_name(label)
-            before = _parameters(site.module, label)
-            fit = found.fits.get(name)
-            if fit is None:
-                status = site.reason or found.skipped[name]
-                rows.append(LayerRow(name, site.kind, *shape, before, before, status, notes=site.notes))
-                continue
-            new = model.get_submodule(name)
-            adopt(layers[name], new)
-            after = before + _size(new) - _size(layers[name])
-            rows.append(
-                LayerRow(
-                    name, site.kind, *shape, before, after,
-                    error=fit.error**0.5, tube=fit.tube, rank=fit.rank, ridge=fit.ridge,
-                )
-            )  # fmt: skip
-    return rows, 0.0
+        found = calibrate_(model, layers, widths, maps, batches, config, progress, resume)
+        fitted = found.fits
+    finally:  # an attention that nothing reaches, or all if this raises
+        left = [site for site in attentions if not all(name in fitted for name in names[site.name])]
+        replace_modules(model, {id(inside[id(site.module)]): site.module for site in left})
+    for name in fitted:
+        adopt(layers[name], model.get_submodule(name))
+    return [_fitted_row(site, label, model, layers, found) for site in sites for label in shapes_of(site)]
+
+
+def _fitted_row(
+    site: Site, label: str, model: nn.Module, layers: Mapping[str, nn.Module], found: Calibration
+) -> LayerRow:
+    name, shape, before = site.full_name(label), shapes_of(site)[label], _parameters(site.module, label)
+    fit = found.fits.get(name)
+    if fit is None:
+        status = site.reason or found.skipped[name]
+        return LayerRow(name, site.kind, *shape, before, before, status, notes=site.notes)
+    after = before + _size(model.get_submodule(name)) - _size(layers[name])
+    return LayerRow(
+        name, site.kind, *shape, before, after, error=fit.error**0.5, seconds=found.seconds[name],
+        tube=fit.tube, rank=fit.rank, ridge=fit.ridge,
+    )  # fmt: skip
+
+
+def _refuse_itself(model: nn.Module, sites: Iterable[Site]) -> None:
+    if any(site.module is model and site.reason is None for site in sites):
+        raise ValueError("the model is itself one linear layer, which cannot be replaced in place; wrap it in a module")
 
 
 def _size(module: nn.Module) -> int:
@@ -254,7 +252,7 @@ def adopt(old: nn.Module, new: nn.Module) -> None:
         setattr(new, name, getattr(old, name))
 
 
-def replace_modules(model: nn.Module, made: dict[int, nn.Module]) -> None:
+def replace_modules(model: nn.Module, made: Mapping[int, nn.Module]) -> None:
     """Put the new modules everywhere the old ones stand, under each of their names."""
     for parent in list(model.modules()):
         for name, child in parent._modules.items():

@@ -50,7 +50,10 @@ def build(name: str, **options: Any) -> nn.Module:
     if library == "transformers":
         return _from_transformers(rest, options)
     if library == "sentence-transformers":
-        return import_library("sentence_transformers").SentenceTransformer(rest, **{"device": "cpu", **options})
+        found = import_library("sentence_transformers").SentenceTransformer
+        import tcpvit.tensorize.transformers  # noqa: F401  # lets it load converted models; slow, so only here
+
+        return found(rest, **{"device": "cpu", **options})
     if library not in ("timm", "torchvision"):
         raise ValueError(
             f"{name!r} is no model: give a preset ({', '.join(list_models('*cifar'))}, ...), timm/NAME, "

@@ -28,6 +28,7 @@ class LayerRow:
     tube: int | None = None  # of a converted layer; 1: no slices
     rank: int = 0  # of the map beside the slices
     ridge: float | None = None  # λ of the fit, in parts of the mean square of an input
+    seconds: tuple[float, float] | None = None  # of a calibration: what a batch takes in it, before and after
 
     @property
     def done(self) -> bool:
@@ -103,20 +104,25 @@ class Report:
             title = f"{self.model}, tube {self.config['tube']}, {self.config['transform']}, {self.config['init']}"
         else:
             title = f"{self.model}, calibrated to keep {keep:.3g} of the {self.config['budget']} of these layers"
-        columns = ["layer", "in", "out", "form", "before", "after", "ratio", "error", "status"]
+        timed = ["time"] if keep is not None else []
+        columns = ["layer", "in", "out", "form", "before", "after", "ratio", *timed, "error", "status"]
         table = Table("tensorize", title, columns)
         for row in self.rows:
             status = "; ".join((row.status, *row.notes))
             ratio = Ratio.of(row.after, row.before)
             sizes = (row.in_features, row.out_features, row.form, row.before, row.after)
-            table.add(row.name, *sizes, ratio, row.error, status)
+            time = [row.seconds and Ratio.of(row.seconds[1], row.seconds[0])] if timed else []
+            table.add(row.name, *sizes, ratio, *time, row.error, status)
         for name, before, after in (
             ("whole model", self.parameters_before, self.parameters_after),
             ("its FLOPs", self.flops_before, self.flops_after),
         ):
             if before is not None:
-                table.add(name, None, None, "", before, after, Ratio.of(after, before), None, "", strong=True)
+                ratio = Ratio.of(after, before)
+                table.add(name, None, None, "", before, after, ratio, *[None for _ in timed], None, "", strong=True)
         table.notes += [*self._energy(), *self.notes]
+        if timed:
+            table.notes.append("Times are those of a batch in one layer, measured here, as parts of the dense layer's.")
         return table
 
     def _energy(self) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any
 from safetensors.torch import save as save_bytes
 from torch import Tensor, nn
 
-from tcpvit.algebra.transforms import LearnedTransform
+from tcpvit.algebra.learned import LearnedTransform
 from tcpvit.files import write_atomically
 from tcpvit.models.pretrained import CONFIG, FORMATS, WEIGHTS, Fetch, Format, fit_weights, is_converted, read_weights
 from tcpvit.tensorize.config import read_config
@@ -23,7 +23,14 @@ CONVERTED = "tensorized"  # what config.json calls models that `tensorize_` conv
 
 
 def save(model: nn.Module, folder: Path) -> None:
-    """Write `config.json` and `model.safetensors` of a converted model into `folder`."""
+    """Write `config.json` and `model.safetensors` of a converted model into `folder`.
+
+    Models of sentence-transformers save themselves, with their tokenizer; `build("sentence-transformers/FOLDER")` loads
+    them.
+    """
+    if type(model).__module__.startswith("sentence_transformers."):
+        model.save(str(folder))  # type: ignore[operator]
+        return
     conversions = conversions_of(model)
     origin = origin_of(model)
     if origin is None:

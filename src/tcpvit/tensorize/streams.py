@@ -36,8 +36,8 @@ class Place:
     new: nn.Module | None = None
     unit: str = ""
     stage: int = 0  # within the unit: layers that read the same input share one
-    calls: int = 0  # in one pass
-    tokens: int = 0  # of a batch, on average
+    calls: int = 0  # in one pass, at most
+    rows: int = 0  # tokens of all batches, without padding
 
     @property
     def weight(self) -> Tensor:
@@ -85,23 +85,29 @@ class Streams:
         for place in self.places:
             place.unit = found[place.name]
         units: list[str] = []
-        inputs: dict[str, list[int]] = {}
         by_id = {id(place.old): place for place in self.places}
-        alive = []  # so that no address is used twice
+        inputs: dict[str, list[Tensor]] = {}  # of one batch, by unit
+        calls: Counter[str] = Counter()
 
-        def note(module: nn.Module, args: tuple[Any, ...]) -> None:
+        def note(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
             place = by_id[id(module)]
-            place.calls += 1
             if place.unit not in units:
                 units.append(place.unit)
-            alive.append(args[0])
             seen = inputs.setdefault(place.unit, [])
-            if id(args[0]) not in seen:
-                seen.append(id(args[0]))
-            place.stage = seen.index(id(args[0]))
+            if not any(x is args[0] for x in seen):
+                seen.append(args[0])
+            if not place.calls:
+                place.stage = next(i for i, x in enumerate(seen) if x is args[0])
+            calls[place.name] += 1
+            place.rows += len(_rows(module, output, batch))
 
-        with _hooks(place.old.register_forward_pre_hook(note) for place in self.places):
-            self.call(self.batches[0])
+        with _hooks(place.old.register_forward_hook(note) for place in self.places), torch.no_grad():
+            for batch in self.batches:
+                self.call(batch)
+                for place in self.places:
+                    place.calls = max(place.calls, calls[place.name])
+                inputs.clear()
+                calls.clear()
         self.can_skip = all(place.calls <= 1 for place in self.places)
         return units
 
@@ -127,8 +133,8 @@ class Streams:
 
         def note(place: Place) -> Callable[..., None]:
             def hook(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
-                rows = _rows(module, args[0], output, batch)
-                seen = Seen(*rows)
+                x = patches_of(module, args[0]) if isinstance(module, nn.Conv2d) else args[0]
+                seen = Seen(real_tokens(x, batch), _rows(module, output, batch))
                 found.setdefault(place.name, []).append(seen)
                 sums.watch(output, lambda other: setattr(seen, "stream", _kept(other, output, batch)))
 
@@ -258,11 +264,9 @@ class _Sums(TorchDispatchMode):
 # ------------------------------------------------------------------------------------------------ rows
 
 
-def _rows(module: Any, x: Tensor, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Input and output of a layer as (N, in) and (N, out), without the tokens that are padding."""
-    if isinstance(module, nn.Conv2d):
-        return patches_of(module, x).flatten(0, -2).float(), y.movedim(1, -1).flatten(0, -2).float()
-    return real_tokens(x, batch), real_tokens(y, batch)
+def _rows(module: nn.Module, y: Tensor, batch: Batch) -> Tensor:
+    """The output of a layer as (N, out), without the tokens that are padding."""
+    return real_tokens(y.movedim(1, -1) if isinstance(module, nn.Conv2d) else y, batch)
 
 
 def patches_of(conv: nn.Conv2d, x: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from tcpvit.tensorize.origin_rules import import_library
 LONGEST = 128  # tokens of a text
 LARGEST = 2**28  # bytes of a file of texts
 Batch = dict[str, Tensor]
+Tokenize = Callable[[list[str]], Batch]
 
 
 def read_texts(path: Path, most: int) -> list[str]:
@@ -29,11 +30,34 @@ def read_texts(path: Path, most: int) -> list[str]:
     return lines[::every][:most]
 
 
-def tokenizer_of(name: str, model: nn.Module) -> Callable[[list[str]], Batch]:
+def as_batches(model: nn.Module, inputs: Iterable[Any]) -> list[Any]:
+    """Batches of a model's inputs; where these are texts, alone or in lists, its own tokenizer makes the batches."""
+    batches = list(inputs)
+    texts = [text for item in batches for text in (item if isinstance(item, list | tuple) else [item])]
+    if not texts or not all(isinstance(text, str) for text in texts):
+        return batches
+    tokenize = own_tokenizer(model)
+    if tokenize is None:
+        raise ValueError(
+            f"a {type(model).__name__} does not take texts; give calibrate= what its tokenizer makes of them, as "
+            "dict(tokenizer(texts, padding=True, return_tensors='pt'))"
+        )
+    return text_batches(tokenize, texts)
+
+
+def own_tokenizer(model: Any) -> Tokenize | None:
+    """That of a model of sentence-transformers, which calls it `preprocess` since 5.4, before `tokenize`."""
+    tokenize = getattr(model, "preprocess", None) or getattr(model, "tokenize", None)
+    if not callable(tokenize):
+        return None
+    return lambda texts: {key: x for key, x in tokenize(texts).items() if isinstance(x, Tensor)}
+
+
+def tokenizer_of(name: str, model: nn.Module) -> Tokenize:
     """What makes a batch of texts: that of the model itself, or of the repository that it came from."""
-    if callable(getattr(model, "tokenize", None)):  # sentence-transformers
-        found: Any = model
-        return lambda texts: {key: x for key, x in found.tokenize(texts).items() if isinstance(x, Tensor)}
+    own = own_tokenizer(model)
+    if own is not None:
+        return own
     library, _, rest = name.partition("/")
     if library != "transformers":
         raise ValueError(f"{name} takes images, not texts; calibrate it on a folder of images or a set, as cifar10")
@@ -44,7 +68,7 @@ def tokenizer_of(name: str, model: nn.Module) -> Callable[[list[str]], Batch]:
     return lambda texts: dict(tokenizer(texts, **options))
 
 
-def text_batches(tokenize: Callable[[list[str]], Batch], texts: Sequence[str], size: int = 32) -> list[Batch]:
+def text_batches(tokenize: Tokenize, texts: Sequence[str], size: int = 32) -> list[Batch]:
     """Texts of like length together, so that little is padding."""
     by_length = sorted(texts, key=len)
     return [tokenize(by_length[i : i + size]) for i in range(0, len(by_length), size)]

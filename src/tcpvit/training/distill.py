@@ -27,10 +27,9 @@ from tcpvit.models.pretrained import ENCODER_NOTE
 from tcpvit.progress import Progress
 from tcpvit.training.build import load_splits
 from tcpvit.training.evaluation import unwrapped
-from tcpvit.training.folder import DISTILLATION, RunFolder
+from tcpvit.training.folder import DISTILLATION, RunFolder, check_same
 from tcpvit.training.recipe import ModelRecipe, Recipe
 from tcpvit.training.run import Result, resume, train
-from tcpvit.training.same import check_same
 from tcpvit.training.tasks import Classification
 
 

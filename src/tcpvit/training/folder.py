@@ -33,6 +33,7 @@ from tcpvit.files import (
     write_json,
 )
 from tcpvit.layers.kernels.build import kernels_enabled
+from tcpvit.overrides import flat
 from tcpvit.progress import Row
 from tcpvit.training.recipe import Recipe, load_recipe
 from tcpvit.validation import Count, Natural, NonNegative, Text, read_checked
@@ -42,6 +43,9 @@ DISTILLATION = "distillation.json"  # what the recipe of a distilled model does 
 FILES = (CONFIG, "environment.json", "data.json", "metrics.csv", "gradients.csv", "result.json", DISTILLATION)
 FOLDERS = ("checkpoints", "best", "last", "tensorboard", "figures")
 LOCK = ".lock"
+FREE = ("data.root", "data.workers", "data.eval_batch_size")  # keys of a recipe that change no step
+MAY_DIFFER = (*FREE, "device")  # what a run may have been trained with and still be the same
+ADVICE = "replace it with --overwrite, or choose another --name"
 SAME_BITS = ("tcpvit", "torch", "device", "processes", "threads", "kernels")  # of a session: what rounding depends on
 
 
@@ -242,6 +246,27 @@ class RunFolder:
             (self.path / LOCK).unlink(missing_ok=True)
             for folder in folders:
                 folder.rmdir()
+
+
+def check_same(
+    recipe: Recipe,
+    folder: str | Path,
+    *,
+    was: Mapping[str, Any] | None = None,
+    now: Mapping[str, Any] | None = None,
+    advice: str = ADVICE,
+) -> None:
+    """A run of another recipe in `folder` is an error that names the difference; `was` and `now` hold what else counts.
+
+    What they hold takes the place of keys of the recipes, as {"model": None} for a model that no recipe describes.
+    """
+    run = RunFolder(folder)
+    if not run.exists:
+        return
+    before, after = flat({**run.recipe().to_dict(), **(was or {})}), flat({**recipe.to_dict(), **(now or {})})
+    for key in {**after, **before}:
+        if before.get(key) != after.get(key) and key not in MAY_DIFFER:
+            raise ValueError(f"{run} was trained with {key}={before.get(key)}, now it is {after.get(key)}; {advice}")
 
 
 class TensorBoard:

@@ -37,7 +37,7 @@ from tcpvit.training.build import (
 )
 from tcpvit.training.checkpoint import list_checkpoints
 from tcpvit.training.distributed import World, process_group
-from tcpvit.training.folder import RunFolder
+from tcpvit.training.folder import FREE, RunFolder
 from tcpvit.training.interrupt import StopSignal
 from tcpvit.training.metrics import LABELS, or_none, to_json
 from tcpvit.training.preprocessing import describe_preprocessing
@@ -45,8 +45,7 @@ from tcpvit.training.recipe import Recipe
 from tcpvit.training.tasks import Task, task_for
 from tcpvit.training.trainer import Trainer
 
-FIXED = ("model", "data", "seed")  # what a resumed run cannot change
-FREE = ("data.root", "data.workers", "data.eval_batch_size")  # except for these, which change no step
+FIXED = ("model", "data", "seed")  # what a resumed run cannot change, except for what is FREE
 
 
 @dataclass(frozen=True)

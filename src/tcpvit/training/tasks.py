@@ -7,15 +7,13 @@ one that says which epoch is the best; higher is better.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from tcpvit.data import IGNORE, Images
-from tcpvit.training.metrics import ClassificationMetrics, SceneMetrics, SegmentationMetrics
-from tcpvit.training.ranking import RankingMetrics
+from tcpvit.training.metrics import ClassificationMetrics, RankingMetrics, SceneMetrics, SegmentationMetrics
 
 
 @dataclass(frozen=True)
@@ -40,11 +38,8 @@ class Classification:
 
     def metrics(self, device: torch.device | str = "cpu") -> ClassificationMetrics | SceneMetrics:
         """Empty metrics, to be updated batch by batch."""
-        kinds: dict[str, Any] = {"oa": SceneMetrics, "auc": RankingMetrics}
-        metrics: ClassificationMetrics | SceneMetrics = kinds.get(self.metric, ClassificationMetrics)(
-            self.classes, device
-        )
-        return metrics
+        kinds: dict[str, type[ClassificationMetrics | SceneMetrics]] = {"oa": SceneMetrics, "auc": RankingMetrics}
+        return kinds.get(self.metric, ClassificationMetrics)(self.classes, device)
 
     def check_logits(self, logits: Tensor, targets: Tensor) -> None:
         """Raise unless logits are (B, K)."""

@@ -16,8 +16,7 @@ from tcpvit.data.scenes.resample import resample_scene
 from tcpvit.data.scenes.scene import Georeference, Scene, class_colours
 from tcpvit.data.scenes.splits import SceneSplit, disjoint_split, random_split, split_from_masks
 from tcpvit.data.scenes.statistics import SceneStatistics, fit_statistics
-from tcpvit.data.scenes.window_set import WindowSet
-from tcpvit.data.scenes.windows import SceneWindows, cut_windows, scene_windows
+from tcpvit.data.scenes.windows import SceneWindows, WindowSet, cut_windows, scene_windows
 from tcpvit.data.scenes.write import write_class_map
 
 __all__ = [

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tcpvit.data.scenes.scene import Colour, Scene
+from tcpvit.errors import import_extra
 
 NAME = "materials"
 SIDE, BANDS = 64, 60
@@ -87,11 +88,8 @@ def _abundances(photo: Floats) -> Floats:
 
 def _photograph() -> Floats:
     """The middle square of the photograph, as means of blocks: (64, 64, 3) from 0 to 255."""
-    try:
-        from sklearn.datasets import load_sample_image
-    except ImportError:
-        raise ImportError("the built-in scene uses a photograph of scikit-learn: pip install 'tcpvit[demo]'") from None
-    photo = load_sample_image("china.jpg").astype(np.float64)
+    datasets = import_extra("sklearn.datasets", "the built-in scene uses a photograph of scikit-learn", "demo")
+    photo = datasets.load_sample_image("china.jpg").astype(np.float64)
     block = photo.shape[0] // SIDE
     side = block * SIDE
     left = (photo.shape[1] - side) // 2

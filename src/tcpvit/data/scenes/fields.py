@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tcpvit.errors import import_extra
+
 DOMINANT = 0.75  # a field with more of its class than this is cut
 Mask = NDArray[np.bool_]
 
@@ -55,8 +57,4 @@ def _cut(field: Mask, number: int, random: np.random.RandomState) -> Mask:
 
 
 def _ndimage() -> Any:
-    try:
-        from scipy import ndimage
-    except ImportError:
-        raise ImportError("splits of a scene are made with SciPy: pip install 'tcpvit[scenes]'") from None
-    return ndimage
+    return import_extra("scipy.ndimage", "splits of a scene are made with SciPy", "scenes")

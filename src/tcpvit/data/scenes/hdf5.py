@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from tcpvit.data.scenes.raster import ArrayInfo, Raster, check_growth, choose_key
 from tcpvit.data.scenes.scene import check_numbers
+from tcpvit.errors import import_extra
 
 
 def read_hdf5(path: Path, *, dims: int, key: str | None = None, size: tuple[int, int] | None = None) -> Raster:
@@ -17,10 +18,7 @@ def read_hdf5(path: Path, *, dims: int, key: str | None = None, size: tuple[int,
 
     HDF5 files that MATLAB did not write (no .mat in their name, no mark of MATLAB on the array) keep their axes.
     """
-    try:
-        import h5py
-    except ImportError:
-        raise ImportError("MATLAB 7.3 files are read with h5py: pip install 'tcpvit[scenes]'") from None
+    h5py = import_extra("h5py", "MATLAB 7.3 files are read with h5py", "scenes")
     with h5py.File(path, "r") as file:
         own = {name: file[name] for name in file if isinstance(file.get(name, getlink=True), h5py.HardLink)}
         datasets = {name: item for name, item in own.items() if isinstance(item, h5py.Dataset)}

@@ -16,7 +16,7 @@ from tcpvit.data.scenes.read import read_scene, with_labels
 from tcpvit.data.scenes.scene import Scene
 from tcpvit.data.scenes.splits import SceneSplit, disjoint_split, hold_out_pixels, random_split, split_from_masks
 from tcpvit.data.scenes.statistics import fit_statistics
-from tcpvit.data.scenes.window_set import WindowSet
+from tcpvit.data.scenes.windows import WindowSet
 from tcpvit.errors import did_you_mean
 from tcpvit.files import expand_user
 from tcpvit.validation import Count, Flag, Maybe, Rate, Seed, Share, Text
@@ -87,10 +87,10 @@ def load(
 
 
 def open_split(name: str, root: str | Path | None = None, **options: Any) -> tuple[Scene, SceneSplit]:
-    """The scene and its split, by the options of `load`."""
+    """The scene and its split, by the options of `load`; others, as train_size, do not change them."""
     of_scene = {key: value for key, value in options.items() if key in ("labels", "key", "labels_key", "classes")}
     scene = open_scene(name, root, **of_scene)
-    of_split = {key: value for key, value in options.items() if key not in (*of_scene, "transductive")}
+    of_split = {key: value for key, value in options.items() if key in inspect.signature(make_split).parameters}
     return scene, make_split(scene, **of_split)
 
 

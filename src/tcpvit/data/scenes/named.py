@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from tcpvit.data.files import FileCheck, data_root, md5_of
+from tcpvit.data.files import FileCheck, data_root, md5_of, words
 from tcpvit.data.scenes import built_in
 from tcpvit.data.scenes.read import read_scene, with_labels
 from tcpvit.data.scenes.scene import Scene
@@ -57,23 +57,10 @@ INDIAN_PINES = NamedScene(
     label_files=("Indian_pines_gt.mat",),
     shape=(145, 145, 200),
     labelled=10_249,
-    class_names=(
-        "Alfalfa",
-        "Corn-notill",
-        "Corn-mintill",
-        "Corn",
-        "Grass-pasture",
-        "Grass-trees",
-        "Grass-pasture-mowed",
-        "Hay-windrowed",
-        "Oats",
-        "Soybean-notill",
-        "Soybean-mintill",
-        "Soybean-clean",
-        "Wheat",
-        "Woods",
-        "Buildings-Grass-Trees-Drives",
-        "Stone-Steel-Towers",
+    class_names=words(
+        "Alfalfa, Corn-notill, Corn-mintill, Corn, Grass-pasture, Grass-trees, Grass-pasture-mowed, Hay-windrowed, "
+        "Oats, Soybean-notill, Soybean-mintill, Soybean-clean, Wheat, Woods, Buildings-Grass-Trees-Drives, "
+        "Stone-Steel-Towers"
     ),
     range_nm=(400.0, 2500.0),
     recorded=220,
@@ -94,16 +81,8 @@ PAVIA_UNIVERSITY = NamedScene(
     label_files=("PaviaU_gt.mat",),
     shape=(610, 340, 103),
     labelled=42_776,
-    class_names=(
-        "Asphalt",
-        "Meadows",
-        "Gravel",
-        "Trees",
-        "Painted metal sheets",
-        "Bare Soil",
-        "Bitumen",
-        "Self-Blocking Bricks",
-        "Shadows",
+    class_names=words(
+        "Asphalt, Meadows, Gravel, Trees, Painted metal sheets, Bare Soil, Bitumen, Self-Blocking Bricks, Shadows"
     ),
     range_nm=(430.0, 860.0),
     recorded=103,
@@ -118,23 +97,10 @@ SALINAS = NamedScene(
     label_files=("Salinas_gt.mat",),
     shape=(512, 217, 204),
     labelled=54_129,
-    class_names=(
-        "Brocoli_green_weeds_1",
-        "Brocoli_green_weeds_2",
-        "Fallow",
-        "Fallow_rough_plow",
-        "Fallow_smooth",
-        "Stubble",
-        "Celery",
-        "Grapes_untrained",
-        "Soil_vinyard_develop",
-        "Corn_senesced_green_weeds",
-        "Lettuce_romaine_4wk",
-        "Lettuce_romaine_5wk",
-        "Lettuce_romaine_6wk",
-        "Lettuce_romaine_7wk",
-        "Vinyard_untrained",
-        "Vinyard_vertical_trellis",
+    class_names=words(
+        "Brocoli_green_weeds_1, Brocoli_green_weeds_2, Fallow, Fallow_rough_plow, Fallow_smooth, Stubble, Celery, "
+        "Grapes_untrained, Soil_vinyard_develop, Corn_senesced_green_weeds, Lettuce_romaine_4wk, Lettuce_romaine_5wk, "
+        "Lettuce_romaine_6wk, Lettuce_romaine_7wk, Vinyard_untrained, Vinyard_vertical_trellis"
     ),
     range_nm=(400.0, 2500.0),
     recorded=224,
@@ -150,22 +116,9 @@ HOUSTON = NamedScene(
     label_files=("Houston_gt.mat", "Houston13_gt.mat"),
     shape=(349, 1905, 144),
     labelled=15_029,
-    class_names=(
-        "Healthy grass",
-        "Stressed grass",
-        "Synthetic grass",
-        "Trees",
-        "Soil",
-        "Water",
-        "Residential",
-        "Commercial",
-        "Road",
-        "Highway",
-        "Railway",
-        "Parking Lot 1",
-        "Parking Lot 2",
-        "Tennis Court",
-        "Running Track",
+    class_names=words(
+        "Healthy grass, Stressed grass, Synthetic grass, Trees, Soil, Water, Residential, Commercial, Road, Highway, "
+        "Railway, Parking Lot 1, Parking Lot 2, Tennis Court, Running Track"
     ),
     range_nm=(380.0, 1050.0),
     recorded=144,

@@ -42,6 +42,7 @@ class Scene:
     bad_bands: NDArray[np.bool_] | None = None
     georeference: Georeference | None = None
     source: Path | None = None
+    files: tuple[Path, ...] = ()  # all that it was read from: values, headers, bands, labels
     name: str = field(default="scene")
 
     def __post_init__(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,8 @@ from numpy.typing import NDArray
 
 from tcpvit.data.scenes.raster import MAP, Raster, check_growth
 from tcpvit.data.scenes.scene import Georeference, check_numbers
+from tcpvit.data.walk import natural_order
+from tcpvit.errors import import_extra
 
 SUFFIXES = (".tif", ".tiff")
 # ModelPixelScale, ModelTiepoint, ModelTransformation, GeoKeyDirectory, GeoDoubleParams, GeoAsciiParams
@@ -20,11 +21,7 @@ GEO_TAGS = (33550, 33922, 34264, 34735, 34736, 34737)
 
 def tifffile() -> Any:
     """The package tifffile, or an error that says how to install it."""
-    try:
-        import tifffile as package
-    except ImportError:
-        raise ImportError("TIFF files are read and written with tifffile: pip install 'tcpvit[scenes]'") from None
-    return package
+    return import_extra("tifffile", "TIFF files are read and written with tifffile", "scenes")
 
 
 def read_tiff(path: Path, *, dims: int) -> Raster:
@@ -44,7 +41,7 @@ def read_tiff(path: Path, *, dims: int) -> Raster:
 
 def band_files(folder: Path) -> list[Path]:
     """The TIFF files of a folder in the natural order of their names: B2 before B10."""
-    paths = sorted((p for p in folder.iterdir() if p.suffix.lower() in SUFFIXES), key=_natural)
+    paths = sorted((p for p in folder.iterdir() if p.suffix.lower() in SUFFIXES), key=natural_order)
     if not paths:
         raise ValueError(f"{folder} holds no TIFF files: a folder is read as a scene with one file for each band")
     return paths
@@ -113,9 +110,3 @@ def _bands_last(array: NDArray[Any], axes: str, path: Path) -> NDArray[Any]:
 def _georeference(page: Any) -> Georeference | None:
     tags = {code: (int(tag.dtype), tag.value) for code in GEO_TAGS if (tag := page.tags.get(code)) is not None}
     return Georeference("geotiff", tags) if tags else None
-
-
-def _natural(path: Path) -> list[tuple[int, int, str]]:
-    """Sorts B2 before B10, and B8 before B8A before B9."""
-    parts = re.split(r"(\d+)", path.stem.lower())
-    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts if part]

@@ -10,21 +10,20 @@ from numpy.typing import NDArray
 
 from tcpvit.data.volumes.nifti import nibabel
 from tcpvit.data.volumes.volume import Volume, as_pixels, check_announced
+from tcpvit.errors import import_extra
 
 MOST_SLICES = 10_000
 
 
 def pydicom() -> Any:
     """The package pydicom, or an error that says how to install it."""
-    try:
-        import pydicom as package
-    except ImportError:
-        raise ImportError("DICOM files are read with pydicom: pip install 'tcpvit[volumes]'") from None
-    return package
+    return import_extra("pydicom", "DICOM files are read with pydicom", "volumes")
 
 
 def is_dicom(path: Path) -> bool:
-    """Whether a file begins as DICOM files do."""
+    """Whether a file begins as DICOM files do; a DICOMDIR is but a list of others."""
+    if path.name.upper() == "DICOMDIR":
+        return False
     try:
         with path.open("rb") as file:
             return file.read(132)[128:] == b"DICM"

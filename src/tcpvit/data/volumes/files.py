@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -57,12 +58,16 @@ class VolumeFiles(Images):
         )
 
     def _read(self, file: str) -> NDArray[Any]:
-        voxels = self.read(file)
-        if voxels.shape[0] != self.shape[0]:
-            raise ValueError(f"{file} has {voxels.shape[0]} channels, where {self.shape[0]} are expected")
-        name = str(self.dtype).removeprefix("torch.")
-        if str(voxels.dtype) != name and name != "float32":
-            raise ValueError(
-                f"{file} holds {voxels.dtype}, where {name} is expected; convert it as the training volumes were"
-            )
-        return voxels.astype(name, copy=False)
+        return as_trained(self.read(file), file, self.shape[0], self.dtype)
+
+
+def as_trained(voxels: NDArray[Any], file: str | Path, channels: int, dtype: torch.dtype) -> NDArray[Any]:
+    """Voxels (C, T, H, W) in the type of the training volumes, on whose scale the model's mean and deviation are."""
+    if voxels.shape[0] != channels:
+        raise ValueError(f"{file} has {voxels.shape[0]} channels, where {channels} are expected")
+    name = str(dtype).removeprefix("torch.")
+    if str(voxels.dtype) != name and name != "float32":
+        raise ValueError(
+            f"{file} holds {voxels.dtype}, where {name} is expected; convert it as the training volumes were"
+        )
+    return voxels.astype(name, copy=False)

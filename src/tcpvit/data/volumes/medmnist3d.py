@@ -11,10 +11,9 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from tcpvit.data.files import FileCheck, Resource, check_files, locate
+from tcpvit.data.files import FileCheck, Resource, Source, check_files, locate, words
 from tcpvit.data.image_set import Splits, measure_statistics
 from tcpvit.data.scenes.arrays import read_npz
-from tcpvit.data.source import Source
 from tcpvit.data.volumes.sets import RankedVolumes
 from tcpvit.memory import check_memory
 from tcpvit.validation import Maybe
@@ -27,18 +26,9 @@ DEFLATE = 1100  # times: what any honest .npz may be compressed by; masks are
 # Classes, volumes, and the md5 of the files of 28³ and 64³ (MedMNIST 3.0, zenodo.org/records/10519652; CC BY 4.0).
 SETS: dict[str, tuple[tuple[str, ...], str, str, str]] = {
     "organmnist3d": (
-        (
-            "liver",
-            "kidney-right",
-            "kidney-left",
-            "femur-right",
-            "femur-left",
-            "bladder",
-            "heart",
-            "lung-right",
-            "lung-left",
-            "spleen",
-            "pancreas",
+        words(
+            "liver, kidney-right, kidney-left, femur-right, femur-left, bladder, heart, lung-right, lung-left, spleen, "
+            "pancreas"
         ),
         "1,742 organs from CT",
         "a0c5a1ff56af4f155c46d46fbb45a2fe",

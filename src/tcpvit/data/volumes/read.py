@@ -77,7 +77,7 @@ def volumes_below(folder: Path) -> Iterator[Path]:
     entries = sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
     files = [entry for entry in entries if entry.is_file()]
     yield from (file for file in files if file.name.lower().endswith(SUFFIXES))
-    if any(is_dicom(file) for file in files[:1]):
+    if any(is_dicom(file) for file in files if not file.name.lower().endswith(SUFFIXES)):
         yield folder
     for entry in entries:
         if entry.is_dir() and not entry.is_symlink():

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
+import os
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +15,17 @@ from numpy.typing import NDArray
 
 from tcpvit.data.decode import EXTENSIONS, read_pixels
 from tcpvit.data.images import resize_pixels
+from tcpvit.errors import import_extra
 
 SUFFIXES = (".mp4", ".mov", ".mkv", ".webm", ".avi", ".m4v", ".mpg", ".mpeg", ".gif", ".npz", ".npy")
+# Containers that hold their own frames: a playlist would lead FFmpeg to other files, and to addresses in the network.
+FORMATS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpeg,mpegts,mpegvideo,m4v,gif"
 MOST_PIXELS, MOST_FRAMES = 1 << 26, 1_000_000  # of a frame, and of a file
 
 
 def pyav() -> Any:
     """The package av, or an error that says how to install it."""
-    try:
-        import av as package
-    except ImportError:
-        raise ImportError("video is read and written with PyAV: pip install 'tcpvit[video]'") from None
-    return package
+    return import_extra("av", "video is read and written with PyAV", "video")
 
 
 def read_clip(
@@ -88,13 +90,18 @@ def frame_files(folder: Path) -> list[Path]:
 
 
 def _open_array(path: Path) -> tuple[int, Callable[[set[int]], Frames]]:
-    """Grey frames (T, H, W), as uint8 or in 0…1."""
+    """Grey frames (T, H, W), as uint8, uint16 or in 0…1."""
     from tcpvit.data.volumes.read import read_volume
 
     values = read_volume(path).voxels
     if len(values) != 1:
         raise ValueError(f"{path} has {len(values)} channels; clips of arrays are grey, (T, H, W)")
-    grey = values[0] if values.dtype == np.uint8 else (255 * np.clip(values[0], 0, 1)).astype(np.uint8)
+    if values.dtype == np.float32 and (values.min() < 0 or values.max() > 1):
+        raise ValueError(
+            f"{path} holds {values.min():g} to {values.max():g}; frames of an array are uint8, uint16, or from 0 to 1"
+        )
+    top = {"uint8": 255, "uint16": 65535}.get(str(values.dtype), 1)
+    grey = values[0] if top == 255 else np.round(values[0] * np.float32(255 / top)).astype(np.uint8)
     return len(grey), lambda wanted: ((i, np.repeat(grey[i][:, :, None], 3, 2)) for i in sorted(wanted))
 
 
@@ -105,7 +112,7 @@ def count_frames(path: Path) -> int:
 
 def _count(path: Path) -> int:
     """Frames of a file: as many as it has packets, none of which is decoded."""
-    with _container(path) as container:
+    with _container(path) as container, _damage_named(path):
         stream = container.streams.video[0]
         _check(stream.codec_context.width, stream.codec_context.height, path)
         number = 0
@@ -117,21 +124,29 @@ def _count(path: Path) -> int:
 
 
 def _decode(path: Path, wanted: set[int]) -> Frames:
-    with _container(path) as container:
-        try:
-            for i, frame in enumerate(container.decode(video=0)):
-                if i in wanted:
-                    _check(frame.width, frame.height, path)
-                    yield i, frame.to_ndarray(format="rgb24")
-                if i >= max(wanted):
-                    return
-        except pyav().error.FFmpegError as error:
-            raise ValueError(f"{path} is damaged ({error})") from None
+    last = max(wanted)
+    with _container(path) as container, _damage_named(path):
+        for i, frame in enumerate(container.decode(video=0)):
+            if i in wanted:
+                _check(frame.width, frame.height, path)
+                yield i, frame.to_ndarray(format="rgb24")
+            if i >= last:
+                return
+
+
+@contextmanager
+def _damage_named(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except pyav().error.FFmpegError as error:
+        raise ValueError(f"{path} is damaged ({error})") from None
 
 
 def _container(path: Path) -> Any:
     try:
-        container = pyav().open(str(path))
+        container = pyav().open(
+            os.path.abspath(path), options={"format_whitelist": FORMATS, "protocol_whitelist": "file"}
+        )
     except pyav().error.FFmpegError as error:
         raise ValueError(f"{path} is no video that can be read ({error})") from None
     if not container.streams.video:
@@ -158,17 +173,18 @@ def _small(frame: NDArray[np.uint8], size: int, colour: bool) -> NDArray[np.uint
     return small if colour else np.round(small @ [0.299, 0.587, 0.114]).astype(np.uint8)[:, :, None]
 
 
-def write_clip(path: Path, frames: Sequence[NDArray[np.uint8]], rate: int = 8) -> None:
+def clip_bytes(frames: Sequence[NDArray[np.uint8]], rate: int = 8) -> bytes:
     """Frames (H, W, 3) as an .mp4 file that browsers play."""
-    av = pyav()
+    av, content = pyav(), io.BytesIO()
     height, width = (side - side % 2 for side in frames[0].shape[:2])  # the codec wants even sides
-    with av.open(str(path), "w", format="mp4") as container:
+    with av.open(content, "w", format="mp4") as container:
         stream = container.add_stream("libx264", rate=rate)
         stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
         for frame in frames:
             picture = av.VideoFrame.from_ndarray(np.ascontiguousarray(frame[:height, :width]), format="rgb24")
             container.mux(stream.encode(picture))
         container.mux(stream.encode())
+    return content.getvalue()
 
 
 def find_clips(paths: Sequence[Path]) -> list[Path]:

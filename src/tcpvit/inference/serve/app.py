@@ -17,6 +17,7 @@ from torch import Tensor
 from tcpvit.data.augment import normalise
 from tcpvit.data.decode import read_colour
 from tcpvit.data.images import resize_pixels, square_box
+from tcpvit.errors import import_extra
 from tcpvit.inference.loading import LoadedModel
 from tcpvit.inference.page import build_page, find_twin
 from tcpvit.inference.serve.batches import Batcher
@@ -50,11 +51,10 @@ def create_app(loaded: LoadedModel, limits: Limits | None = None, *, token: str 
 
     With a `token`, everything but /health asks for `Authorization: Bearer TOKEN`.
     """
-    try:
-        from fastapi import FastAPI
-        from fastapi.responses import JSONResponse, Response
-    except ImportError:
-        raise ImportError("the service needs FastAPI and uvicorn: pip install 'tcpvit[serve]'") from None
+    import_extra("fastapi", "the service needs FastAPI and uvicorn", "serve")
+    from fastapi import FastAPI
+    from fastapi.responses import JSONResponse, Response
+
     page = _page(loaded)  # before the service fuses the model
     service = Service(loaded, limits or Limits(), top)
 
@@ -158,7 +158,7 @@ class Service:
     @torch.inference_mode()
     def _forward(self, images: Sequence[Tensor]) -> list[tuple[list[int], list[float]]]:
         """(3, H, W) uint8 each -> the likeliest classes of each, and their probabilities."""
-        logits = unwrapped(self.model(normalise(torch.stack(list(images)).float(), self.mean, self.std)))
+        logits = unwrapped(self.model(normalise(torch.stack(list(images)), self.mean, self.std)))
         best = logits.float().softmax(1).topk(self.top)
         return list(zip(best.indices.tolist(), best.values.tolist(), strict=True))
 

@@ -100,8 +100,13 @@ _gave_up: list[str] = []  # kernels whose compiler did not end
 
 def kernels_enabled() -> bool:
     """Whether kernels are used on the CPU, as far as that is known before they are built."""
-    switched_on = os.environ.get("TCPVIT_KERNELS", "1") != "0" and sys.platform == "linux"
-    return switched_on and not _gave_up and find_compiler() is not None and cache_folder() is not None
+    on_linux = switched_on() and sys.platform == "linux"
+    return on_linux and not _gave_up and find_compiler() is not None and cache_folder() is not None
+
+
+def switched_on() -> bool:
+    """Whether the user wants kernels, on a CPU or a GPU."""
+    return os.environ.get("TCPVIT_KERNELS", "1") != "0"
 
 
 def find_compiler() -> str | None:

@@ -8,7 +8,7 @@ import re
 import pytest
 from rich.console import Console
 
-from tcpvit.cli.progress import display_for
+from tcpvit.cli.show import display_for
 from tcpvit.displays import Clock, LineProgress, LiveProgress, MessagesOnly
 from tcpvit.training import train
 
