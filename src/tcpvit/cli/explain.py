@@ -22,7 +22,8 @@ from tcpvit.files import keep_inputs
 from tcpvit.inference.explain import ExplainedFile, Explanation, explain_files
 from tcpvit.inference.importance import BandImportance
 from tcpvit.inference.loading import LoadedModel, Weights
-from tcpvit.inference.predict import find_inputs
+from tcpvit.inference.predict import find_images
+from tcpvit.inference.volumes import find_files, takes_volumes
 from tcpvit.tables import json_text
 
 ENDINGS = ("png", "svg")
@@ -69,7 +70,7 @@ def explain(
         return _explain_scene(loaded, out, json)
     if not paths:
         raise ValueError("name the images, or folders of images, to explain")
-    files = find_inputs(loaded, paths, [out])
+    files = find_files(loaded, paths, [out]) if takes_volumes(loaded) else find_images(paths, [out])
     names = _names(files)
     keep_inputs([out / f"{name}.{ending}" for name in names for ending in ENDINGS], files)
     done, bad = [], []

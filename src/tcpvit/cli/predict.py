@@ -24,9 +24,10 @@ from tcpvit.figures.style import house_style
 from tcpvit.files import keep_inputs, write_atomically, write_inside
 from tcpvit.inference.loading import LoadedModel, Weights, load_model
 from tcpvit.inference.masks import KINDS, Segmented, segment_files
-from tcpvit.inference.predict import Prediction, Predictions, check_counts, find_inputs, predict_files
+from tcpvit.inference.predict import Prediction, Predictions, check_counts, find_images, predict_files
 from tcpvit.inference.scene_map import SceneMap
 from tcpvit.inference.volumes import (
+    find_files,
     is_volume_or_clip,
     labelled_frames,
     montage_of,
@@ -120,7 +121,7 @@ def predict(
     images = Path("segmented") if segments and images is None else images
     volumes = takes_volumes(loaded)
     leave_out = _written_into(images, segments)
-    files = find_inputs(loaded, paths, leave_out)
+    files = find_files(loaded, paths, leave_out) if volumes else find_images(paths, leave_out)
     keep_inputs([place for place in (out, sheet) if place is not None], files)
     if images is not None and not segments:
         keep_inputs(_labelled_places(files, images, takes_clips(loaded)), files)

@@ -25,7 +25,6 @@ Fit = Literal["crop", "squash"]
 OnBad = Literal["stop", "skip"]
 BILINEAR, NEAREST = Image.Resampling.BILINEAR, Image.Resampling.NEAREST  # Pillow's bilinear is antialiased
 Box = tuple[float, float, float, float]
-Decoded = tuple[np.ndarray, np.ndarray] | str  # an image (C, ...) and its target, or why there is none
 NAMED = 10  # how many bad files an error or a note names
 SKIP = "skip bad files with on_bad=skip (--set data.options.on_bad=skip)"
 
@@ -81,8 +80,7 @@ class ImageFiles(Images):
     def fetch(self, rows: Tensor, crops: Tensor | None = None) -> Batch:
         """Decode the images at `rows`, with `crops` a part of each; a bad one is left out and named."""
         chosen = [None] * len(rows) if crops is None else list(crops)
-        decoded = (self._decode(i, crop) for i, crop in zip(rows.tolist(), chosen, strict=True))
-        return collect(decoded, self.image_shape, self.dtype)
+        return self._collect(self._decode(i, crop) for i, crop in zip(rows.tolist(), chosen, strict=True))
 
     def in_memory(self) -> ImageSet:
         """Decode everything once, with threads; bad files stop the run, all of them named, or are skipped."""
@@ -91,8 +89,7 @@ class ImageFiles(Images):
     def _decode_all(self, progress: Progress) -> Batch:
         with ThreadPoolExecutor(min(32, os.cpu_count() or 1)) as pool:
             decoded = pool.map(self._decode, range(len(self)))
-            tracked = progress.track(decoded, f"reading {printable(self.source)}", len(self))
-            return collect(tracked, self.image_shape, self.dtype)
+            return self._collect(progress.track(decoded, f"reading {printable(self.source)}", len(self)))
 
     def _as_image_set(self, batch: Batch) -> ImageSet:
         """What could be decoded of all the images; the rest is noted."""
@@ -108,7 +105,7 @@ class ImageFiles(Images):
             notes=self.notes + ((f"{list_bad(batch.bad, len(self))}; skipped",) if batch.bad else ()),
         )
 
-    def _decode(self, i: int, crop: Tensor | None = None) -> Decoded:
+    def _decode(self, i: int, crop: Tensor | None = None) -> tuple[np.ndarray, np.ndarray] | str:
         """The image (C, H, W) and its target, or a sentence that says why there is none."""
         try:
             pixels = read_pixels(self.files[i], self.bands)
@@ -141,23 +138,21 @@ class ImageFiles(Images):
         size = (self.image_size, self.image_size)
         return np.asarray(Image.fromarray(ids.astype(np.uint8)).resize(size, NEAREST, box=box))
 
-
-def collect(decoded: Iterable[Decoded], image_shape: tuple[int, ...], dtype: torch.dtype) -> Batch:
-    """Images and targets as a batch; a sentence stands for an image that could not be read."""
-    images, targets, kept, bad = [], [], [], []
-    for position, item in enumerate(decoded):
-        if isinstance(item, str):
-            bad.append(item)
-        else:
-            images.append(item[0])
-            targets.append(item[1])
-            kept.append(position)
-    return Batch(
-        torch.from_numpy(np.stack(images)) if images else torch.empty(0, *image_shape, dtype=dtype),
-        torch.from_numpy(np.stack(targets)) if targets else torch.empty(0, dtype=torch.int64),
-        torch.tensor(kept, dtype=torch.int64) if bad else None,
-        tuple(bad),
-    )
+    def _collect(self, decoded: Iterable[tuple[np.ndarray, np.ndarray] | str]) -> Batch:
+        images, targets, kept, bad = [], [], [], []
+        for position, item in enumerate(decoded):
+            if isinstance(item, str):
+                bad.append(item)
+            else:
+                images.append(item[0])
+                targets.append(item[1])
+                kept.append(position)
+        return Batch(
+            torch.from_numpy(np.stack(images)) if images else torch.empty(0, *self.image_shape, dtype=self.dtype),
+            torch.from_numpy(np.stack(targets)) if targets else torch.empty(0, dtype=torch.int64),
+            torch.tensor(kept, dtype=torch.int64) if bad else None,
+            tuple(bad),
+        )
 
 
 def check_kind(pixels: np.ndarray, channels: int, dtype: torch.dtype) -> None:

@@ -19,7 +19,8 @@ from tcpvit.data.augment import normalise
 from tcpvit.data.decode import as_colour
 from tcpvit.data.images import Fit
 from tcpvit.inference.loading import LoadedModel
-from tcpvit.inference.predict import as_set
+from tcpvit.inference.predict import as_image_files
+from tcpvit.inference.volumes import as_volume_files, takes_volumes
 from tcpvit.models.segmenter import EncoderDecoder
 from tcpvit.models.vit import VisionTransformer
 
@@ -90,7 +91,7 @@ def explain_files(
     loaded: LoadedModel, files: Sequence[str | Path], *, fit: Fit | None = None
 ) -> Iterator[ExplainedFile | str]:
     """Explain the files one after the other; for one that cannot be read, a sentence that says why."""
-    data = as_set(loaded, files, fit)
+    data = as_volume_files(loaded, files, fit) if takes_volumes(loaded) else as_image_files(loaded, files, fit)
     for row, file in enumerate(files):
         batch = data.fetch(torch.tensor([row]))
         if batch.bad:

@@ -12,11 +12,10 @@ from tcpvit.data import ImageFiles
 from tcpvit.data.augment import normalise
 from tcpvit.data.decode import EXTENSIONS
 from tcpvit.data.images import Fit, OnBad, list_bad
-from tcpvit.data.volumes.sets import VolumeFiles
 from tcpvit.data.walk import walk_images
 from tcpvit.inference.loading import LoadedModel
 from tcpvit.inference.masks import Segmented
-from tcpvit.inference.volumes import as_volume_files, find_files, takes_volumes
+from tcpvit.inference.volumes import as_volume_files, takes_volumes
 from tcpvit.progress import Progress
 from tcpvit.training.build import find_device
 from tcpvit.training.evaluation import unwrapped
@@ -55,11 +54,6 @@ class Predictions:
 
     found: Sequence[Prediction | Segmented]
     bad: list[str]
-
-
-def find_inputs(loaded: LoadedModel, paths: Sequence[Path], leave_out: Sequence[Path] = ()) -> list[Path]:
-    """What the model takes, images, volumes or clips, among the paths and below them."""
-    return find_files(loaded, paths, leave_out) if takes_volumes(loaded) else find_images(paths, leave_out)
 
 
 def find_images(paths: Sequence[Path], leave_out: Sequence[Path] = ()) -> list[Path]:
@@ -105,7 +99,7 @@ def predict_files(
     at = find_device(Recipe(device=device))
     if loaded.preparation()["task"] != "classification":
         raise ValueError(f"{loaded.name} labels every pixel; take tcpvit.inference.segment_files for it")
-    data = as_set(loaded, files, fit)
+    data = as_volume_files(loaded, files, fit) if takes_volumes(loaded) else as_image_files(loaded, files, fit)
     model = loaded.model.to(at).eval()
     top = min(top, len(data.classes))
     found: list[Prediction] = []
@@ -132,11 +126,6 @@ def check_counts(top: int, batch_size: int) -> None:
     """Both are at least 1."""
     if top < 1 or batch_size < 1:
         raise ValueError(f"top and batch_size are at least 1, got {top} and {batch_size}")
-
-
-def as_set(loaded: LoadedModel, files: Sequence[str | Path], fit: Fit | None = None) -> ImageFiles | VolumeFiles:
-    """The files as a set of what the model takes: images, volumes or clips."""
-    return as_volume_files(loaded, files, fit) if takes_volumes(loaded) else as_image_files(loaded, files, fit)
 
 
 def as_image_files(loaded: LoadedModel, files: Sequence[str | Path], fit: Fit | None = None) -> ImageFiles:

@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from tcpvit.data.augment import normalise
 from tcpvit.data.image_set import PIXEL_SCALE
 from tcpvit.data.images import Fit, OnBad
+from tcpvit.data.volumes.files import VolumeFiles, as_trained
 from tcpvit.data.volumes.folder import cut_out, fitted, padded, window_corners
 from tcpvit.data.volumes.nifti import nifti_bytes
 from tcpvit.data.volumes.read import SUFFIXES as VOLUMES
 from tcpvit.data.volumes.read import find_volumes, read_volume, stem_of
-from tcpvit.data.volumes.sets import VolumeFiles, as_trained
 from tcpvit.data.volumes.video import SUFFIXES as CLIPS
 from tcpvit.data.volumes.video import count_frames, find_clips, read_clip
 from tcpvit.data.volumes.volume import Volume
