@@ -74,8 +74,8 @@ class Scene:
             used = np.unique(np.asarray(self.labels))
             if highest - 1 not in used and 1 < len(used) < highest / 2:
                 raise ValueError(
-                    f"{self.name}: label {highest} stands far from the others, which end at {used[-2]}; write 0 where a "
-                    "pixel has no label, or name all classes"
+                    f"{self.name}: label {highest} stands far from the others, which end at {used[-2]}; write 0 where "
+                    "a pixel has no label, or name all classes"
                 )
         if not self.class_names:
             self._set("class_names", tuple(f"class {k}" for k in range(1, highest + 1)))
