@@ -265,6 +265,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("results/bench/training.json"))
     options = parser.parse_args()
     parts = "" if len(options.parts) == 2 else f" --parts {options.parts[0]}"
+    parts += f" --threads {' '.join(map(str, options.threads))}"
     record: dict[str, object] = {
         "command": f"python -m benchmarks.training{parts} --images {options.images} --seconds {options.seconds:g}",
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
