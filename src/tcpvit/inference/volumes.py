@@ -20,7 +20,7 @@ from tcpvit.data.augment import normalise
 from tcpvit.data.image_set import PIXEL_SCALE
 from tcpvit.data.images import Fit, OnBad, list_bad
 from tcpvit.data.volumes.files import VolumeFiles, as_trained
-from tcpvit.data.volumes.folder import cut_out, fitted, padded, window_corners
+from tcpvit.data.volumes.folder import cut_out, fitted, fitted_mask, padded, read_pair, window_corners
 from tcpvit.data.volumes.nifti import nifti_bytes
 from tcpvit.data.volumes.read import SUFFIXES as VOLUMES
 from tcpvit.data.volumes.read import find_volumes, read_volume, stem_of
@@ -74,9 +74,13 @@ def as_volume_files(loaded: LoadedModel, files: Sequence[str | Path], fit: Fit |
             return read_clip(file, frames, size[0], stride=options.get("stride"), colour=channels == 3)
         return fitted(read_volume(file).voxels, (frames, *size), fit or loaded.fit)
 
+    def read_mask(mask: str, file: str) -> NDArray[Any]:
+        return fitted_mask(read_pair(Path(file), Path(mask))[1], (frames, *size), fit or loaded.fit)
+
     return VolumeFiles(
         files=tuple(map(str, files)),
         read=read,
+        read_mask=read_mask,
         shape=tuple(about["image_shape"]),
         classes=tuple(about["classes"]),
         source="the volumes",

@@ -168,6 +168,17 @@ def _by_name(folder: Path, problems: list[str]) -> dict[str, Path]:
 
 def _examples(image: Path, mask: Path, size: tuple[int, ...], fit: Fit) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
     """The volume and its mask as one example, or as windows that cover it."""
+    voxels, ids = read_pair(image, mask)
+    if fit == "squash":
+        yield fitted(voxels, size, fit), fitted_mask(ids, size, fit)
+        return
+    voxels, ids = padded(voxels, size, voxels.min()), padded(ids[None], size, IGNORE)[0]
+    for corner in window_corners(ids.shape, size, overlap=0.0):
+        yield cut_out(voxels, corner, size), cut_out(ids[None], corner, size)[0]
+
+
+def read_pair(image: Path, mask: Path) -> tuple[NDArray[Any], NDArray[np.uint8]]:
+    """The voxels (C, T, H, W) of a volume, and the classes (T, H, W) of its mask, which should lie in one place."""
     scan, labels = read_volume(image), read_volume(mask)
     voxels, ids = scan.voxels, labels.voxels[0]
     if len(labels.voxels) > 1:
@@ -184,14 +195,7 @@ def _examples(image: Path, mask: Path, size: tuple[int, ...], fit: Fit) -> Itera
             f"{mask} lies elsewhere in space than {image}, by its header; resample one to the other, or write both as "
             "NIfTI with one affine"
         )
-    ids = ids.astype(np.uint8)
-    if fit == "squash":
-        small = F.interpolate(torch.from_numpy(ids)[None, None], size, mode="nearest-exact")[0, 0]
-        yield fitted(voxels, size, "squash"), small.numpy()
-        return
-    voxels, ids = padded(voxels, size, voxels.min()), padded(ids[None], size, IGNORE)[0]
-    for corner in window_corners(ids.shape, size, overlap=0.0):
-        yield cut_out(voxels, corner, size), cut_out(ids[None], corner, size)[0]
+    return voxels, ids.astype(np.uint8)
 
 
 def cut_out(voxels: NDArray[Any], corner: Sequence[int], size: Sequence[int]) -> NDArray[Any]:
@@ -218,7 +222,20 @@ def fitted(voxels: NDArray[Any], size: tuple[int, ...], fit: Fit) -> NDArray[Any
     if fit == "squash":
         resized: NDArray[Any] = resize_volumes(torch.from_numpy(voxels)[None], size)[0].numpy()
         return resized
-    voxels = padded(voxels, size, voxels.min())
+    return _middle(padded(voxels, size, voxels.min()), size)
+
+
+def fitted_mask(ids: NDArray[np.uint8], size: tuple[int, ...], fit: Fit) -> NDArray[np.uint8]:
+    """A mask (T, H, W) at `size`, as `fitted` makes its volume; what is around it is not known."""
+    if fit == "squash":
+        small: NDArray[np.uint8] = F.interpolate(torch.from_numpy(ids)[None, None], size, mode="nearest-exact")[
+            0, 0
+        ].numpy()
+        return small
+    return _middle(padded(ids[None], size, IGNORE), size)[0]
+
+
+def _middle(voxels: NDArray[Any], size: tuple[int, ...]) -> NDArray[Any]:
     corner = [(length - side) // 2 for length, side in zip(voxels.shape[1:], size, strict=True)]
     return cut_out(voxels, corner, size)
 

@@ -59,12 +59,12 @@ def accumulator(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-def call(name: str, direction: str, dtype: torch.dtype, *tensors: Tensor, shape: ctypes.Structure) -> None:
-    """Run `tcpvit_DIRECTION_DTYPE` of a kernel on contiguous tensors, with torch's number of threads."""
+def call(name: str, direction: str, dtype: torch.dtype, *tensors: Tensor | None, shape: ctypes.Structure) -> None:
+    """Run `tcpvit_DIRECTION_DTYPE` of a kernel on contiguous tensors or None, with torch's number of threads."""
     library = load_kernel(name)
     if library is None:
         raise RuntimeError(f"the kernel {name!r} is not built here; ask is_built() first")
-    pointers = [ctypes.c_void_p(tensor.data_ptr()) for tensor in tensors]
+    pointers = [None if t is None else ctypes.c_void_p(t.data_ptr()) for t in tensors]
     getattr(library, f"tcpvit_{direction}_{DTYPES[dtype]}")(*pointers, ctypes.byref(shape), torch.get_num_threads())
 
 
