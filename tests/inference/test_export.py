@@ -192,6 +192,15 @@ def test_every_kind_of_model(tmp_path, name):
     assert (tmp_path / "model.onnx").stat().st_size == found.bytes
 
 
+@pytest.mark.skipif("openvino" not in KINDS, reason="needs openvino")
+def test_openvino_takes_a_standard_model_by_slices(tmp_path):
+    """Whose batch it would fail on if heads were put behind tokens after the slices are parted."""
+    options = {"class_token": False, "global_pool": "avg", "img_size": 8, "patch_size": 4}
+    tcpvit.save_pretrained(small("std_vit_cifar", depth=1, embed_dim=8, num_heads=2, **options), tmp_path / "saved")
+    found = export_model(tmp_path / "saved", tmp_path / "model.xml", format="openvino", form="slices")
+    assert found.difference < 1e-4
+
+
 @pytest.mark.parametrize("shape", [[3, 8, 8], [1, 4, 8, 8]])
 def test_models_of_float_images_with_a_scale_of_their_own(tmp_path, shape):
     """As of scenes and of medical volumes."""

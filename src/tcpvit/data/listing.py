@@ -44,7 +44,7 @@ class Listing(NamedTuple):
 def part_folders(folder: Path) -> dict[str, Path]:
     """train/, val/ and test/ where they exist; a folder without them is the training part, to be split."""
     if not folder.is_dir():
-        raise FileNotFoundError(f"there is no folder {folder}; `folder:PATH` needs one that exists")
+        raise FileNotFoundError(f"there is no folder {folder}; name one that exists")
     found = {part: folder / name for part, names in PART_NAMES.items() for name in names if (folder / name).is_dir()}
     return found if "train" in found else {"train": folder}
 
