@@ -35,7 +35,7 @@ def blocks(places: Places) -> dict[str, Blocks]:
         "volumes.md": {
             "signs": figure("volumes_signs", SIGNS, places.pages, "webp"),
             "digits": markdown(tables.digits_table(records)),
-            "adrenal": markdown(tables.adrenal_table(records), tables.published_table()),
+            "adrenal": markdown(tables.adrenal_table(records), tables.rates_table(records), tables.published_table()),
             "recovery": _of(beside / VIDEO, tables.recovery_tables),
             "recovery_picture": figure("volumes_recovery", RECOVERY, places.pages, "webp"),
             "orders": markdown(compare_orders(COLOUR)),
