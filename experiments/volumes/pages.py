@@ -35,9 +35,12 @@ def blocks(places: Places) -> dict[str, Blocks]:
         "volumes.md": {
             "signs": figure("volumes_signs", SIGNS, places.pages, "webp"),
             "digits": markdown(tables.digits_table(records)),
-            "adrenal": markdown(tables.adrenal_table(records), tables.rates_table(records), tables.published_table()),
+            "adrenal": markdown(tables.adrenal_table(records), tables.published_table()),
             "recovery": _of(beside / VIDEO, tables.recovery_tables),
             "recovery_picture": figure("volumes_recovery", RECOVERY, places.pages, "webp"),
+        },
+        "volumes_runs.md": {
+            "rates": markdown(tables.rates_table(records)),
             "orders": markdown(compare_orders(COLOUR)),
             "cost": _of(beside / COST, tables.cost_tables),
         }
