@@ -43,7 +43,7 @@ def blocks(places: Places) -> dict[str, Blocks]:
             "rates": markdown(tables.rates_table(records)),
             "orders": markdown(compare_orders(COLOUR)),
             "cost": _of(beside / COST, tables.cost_tables),
-        }
+        },
     }
 
 
