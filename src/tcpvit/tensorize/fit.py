@@ -24,6 +24,7 @@ from torch import Tensor
 from tcpvit.layers.transform import HatTransform
 
 RIDGES = (1e-5, 1e-3, 1e-2, 1e-1)  # in parts of the mean of A's diagonal
+STEPS = 8
 ROUNDS = 4  # of slices and low rank in turn
 ENOUGH = 1e-3  # a round that lowers the error by less than this part of it is the last
 
@@ -33,20 +34,21 @@ class Moments:
 
     def __init__(self, d_in: int, d_out: int, *, centre: bool = True):
         self.centre = centre  # a layer without a bias cannot take up means
-        self.count, self.squares = 0, 0.0  # tokens, Σ‖y‖²
+        self.count, self.squares = 0.0, 0.0  # tokens, Σ‖y‖²
         self.x, self.y = torch.zeros(d_in, dtype=torch.float64), torch.zeros(d_out, dtype=torch.float64)
         self.xx = torch.zeros(d_in, d_in, dtype=torch.float64)
         self.xy = torch.zeros(d_in, d_out, dtype=torch.float64)
 
-    def add(self, x: Tensor, y: Tensor | None = None) -> None:
-        """Count the tokens of a batch, (N, in) and (N, out); without outputs, `assume` says what they are."""
-        self.count += len(x)
-        self.x += x.sum(0).double().cpu()
-        self.xx += (x.T @ x).cpu()
-        if y is not None:
-            self.squares += y.square().sum().item()
-            self.y += y.sum(0).double().cpu()
-            self.xy += (x.T @ y).cpu()
+    def add(self, x: Tensor, y: Tensor, weights: Tensor | None = None) -> None:
+        """Count the tokens of a batch, (N, in) and (N, out), each as much as its weight says."""
+        weighted = x if weights is None else x * weights.unsqueeze(1)
+        self.count += len(x) if weights is None else weights.sum().item()
+        self.x += weighted.sum(0).double().cpu()
+        self.xx += (weighted.T @ x).cpu()
+        self.xy += (weighted.T @ y).cpu()
+        y_weighted = y if weights is None else y * weights.unsqueeze(1)
+        self.squares += (y_weighted * y).sum().item()
+        self.y += y_weighted.sum(0).double().cpu()
 
     def assume(self, weight: Tensor) -> Moments:
         """Take the outputs to be those of a layer with that (in, out) weight."""
@@ -64,13 +66,13 @@ class Moments:
     @property
     def means(self) -> tuple[Tensor, Tensor]:
         """Of x and y; zero for a layer without a bias."""
-        n = max(self.count, 1) if self.centre else torch.inf
+        n = max(self.count, 1e-30) if self.centre else torch.inf
         return self.x / n, self.y / n
 
     @cached_property
     def centred(self) -> tuple[Tensor, Tensor, float]:
         """A, B and E‖y‖² around the means."""
-        n, (mean_x, mean_y) = max(self.count, 1), self.means
+        n, (mean_x, mean_y) = max(self.count, 1e-30), self.means
         xx = self.xx / n - torch.outer(mean_x, mean_x)
         xy = self.xy / n - torch.outer(mean_x, mean_y)
         return xx, xy, max(self.squares / n - mean_y.square().sum().item(), 0.0)
@@ -100,26 +102,49 @@ class Fit:
 
 
 class Problem:
-    """The least-squares problem of one layer: moments, the weight (in, out) that was there, and the ridge."""
+    """The least-squares problem of one layer: moments, the weight (in, out) that was there, the ridge, and what errors
+    of its outputs cost, G (out, out); without it, all cost the same."""
 
-    def __init__(self, moments: Moments, weight: Tensor, ridge: float):
+    def __init__(self, moments: Moments, weight: Tensor, ridge: float, metric: Tensor | None = None):
         self.moments, self.before, self.ridge = moments, weight.double(), ridge
+        self.g = metric
+        self.m = None if metric is None else cholesky(metric)  # G = M Mᵀ
         xx, xy, self.energy = moments.centred
-        rounding = 1e-7 * moments.xx.diagonal().sum().item() / max(moments.count, 1)  # of sums in single precision
+        rounding = 1e-7 * moments.xx.diagonal().sum().item() / max(moments.count, 1e-30)  # of sums in single precision
         scale = ridge * xx.diagonal().mean().clamp_min(0) + 1e-2 * rounding + 1e-30
         self.a = xx + scale * torch.eye(len(xx), dtype=torch.float64)
         self.b = xy + scale * self.before
         self.root = cholesky(self.a, rounding)
         self.best = torch.cholesky_solve(self.b, self.root)  # W*
-        self.rest = moments.error(self.best)  # what no layer can win
+        self.rest = moments.error(self.best) if metric is None else 0.0  # what no layer can win
 
     # -------------------------------------------------------------------------------------------- the two steps
 
     def slices(self, tube: int, phi: Tensor, target: Tensor) -> Tensor:
         """The best slices for AW = `target`: (C, in / C, out / C)."""
         a = hat_blocks(self.a, phi, phi)
-        b = hat_blocks(target, phi, phi)
-        return torch.linalg.solve(a, b)
+        found = torch.linalg.solve(a, hat_blocks(target, phi, phi))
+        if self.g is None:
+            return found
+        g = hat_blocks(self.g, phi, phi)
+
+        def apply(x):
+            return hat_blocks(self.a @ dense_of(x, phi) @ self.g, phi, phi)
+
+        def precondition(x):
+            return torch.linalg.solve(g, torch.linalg.solve(a, x), left=False)
+
+        rest = hat_blocks(target @ self.g, phi, phi) - apply(found)
+        direction = step = precondition(rest)
+        old = (rest * step).sum()
+        for _ in range(STEPS):
+            image = apply(direction)
+            alpha = old / (direction * image).sum().clamp_min(1e-300)
+            found, rest = found + alpha * direction, rest - alpha * image
+            step = precondition(rest)
+            new = (rest * step).sum()
+            direction, old = step + (new / old.clamp_min(1e-300)) * direction, new
+        return found
 
     def low_rank(self, rank: int, target: Tensor) -> tuple[Tensor, Tensor]:
         """The best V (in, r) and U (r, out) for the dense weight `target`."""
@@ -127,13 +152,16 @@ class Problem:
         if white.shape[0] <= white.shape[1]:
             left = torch.linalg.eigh(white @ white.T)[1][:, -rank:]
             v = torch.linalg.solve_triangular(self.root.T, left, upper=True)
-            return v, left.T @ white
+            return v, left.T @ self.root.T @ target
         right = torch.linalg.eigh(white.T @ white)[1][:, -rank:]
-        return target @ right, right.T
+        if self.m is None:
+            return target @ right, right.T
+        return target @ self.m @ right, torch.linalg.solve_triangular(self.m.T, right, upper=True).T
 
     def whitened(self, target: Tensor) -> Tensor:
         """Lᵀ·target, (in, out), in which all directions cost the same."""
-        return self.root.T @ target
+        white = self.root.T @ target
+        return white if self.m is None else white @ self.m
 
     def spectrum(self, target: Tensor) -> Tensor:
         """The squared singular values of the whitened target, the largest first: what each further rank wins."""
