@@ -23,7 +23,7 @@ class Form:
     tube: int
     rank: int
     price: float  # parameters, or seconds
-    error: float  # E‖y − ŷ‖²
+    error: float  # E‖y − ŷ‖², in the metric of the problem
 
     @property
     def is_dense(self) -> bool:

@@ -1,6 +1,6 @@
 """`tensorize_(model, config, calibrate=batches)`: a trained model made smaller that still works, without training.
 
-1. How much the model's output depends on each layer is measured by gradients of it, on a few batches.
+1. How much the model's output depends on each layer, its outputs and tokens, is measured by gradients (sensitivity.py).
 2. What each layer would lose in each form (slices, low rank, both) follows from the Gram matrix of its inputs.
 3. One budget is dealt to all layers by these two (budget.py).
 4. Layer after layer is fitted (fit.py): its inputs come from the model as converted so far, its targets from the

@@ -5,8 +5,11 @@ best is W* = (A + λI)⁻¹(B + λW), pulled towards the weight W that was there
 
     E‖y − W'ᵀx‖² = (what W* leaves) + ‖Lᵀ(W' − W*)‖²,    A + λI = L Lᵀ.
 
-- Slices: in the hat domain output slice k sees input slice k alone, so each is a least-squares problem of its own.
-- Low rank: the truncated SVD of LᵀW* (activation-aware, "whitened").
+Where an error e of the outputs costs eᵀGe (sensitivity.py), G = M Mᵀ, the last term is ‖Lᵀ(W' − W*)M‖².
+
+- Slices: in the hat domain output slice k sees input slice k alone, so each is a least-squares problem of its own; a
+  metric G couples them, which takes some steps of conjugate gradients.
+- Low rank: the truncated SVD of LᵀW*M (activation-aware, "whitened").
 - Both: the two in turn, each step exact, so that the error never grows.
 Matrices here are (in, out): y = xW.
 """
@@ -14,7 +17,7 @@ Matrices here are (in, out): y = xW.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -24,7 +27,7 @@ from torch import Tensor
 from tcpvit.layers.transform import HatTransform
 
 RIDGES = (1e-5, 1e-3, 1e-2, 1e-1)  # in parts of the mean of A's diagonal
-STEPS = 8
+STEPS, TINY = 8, 1e-12  # of conjugate gradients at most, and when they have arrived
 ROUNDS = 4  # of slices and low rank in turn
 ENOUGH = 1e-3  # a round that lowers the error by less than this part of it is the last
 
@@ -41,14 +44,13 @@ class Moments:
 
     def add(self, x: Tensor, y: Tensor, weights: Tensor | None = None) -> None:
         """Count the tokens of a batch, (N, in) and (N, out), each as much as its weight says."""
-        weighted = x if weights is None else x * weights.unsqueeze(1)
-        self.count += len(x) if weights is None else weights.sum().item()
-        self.x += weighted.sum(0).double().cpu()
-        self.xx += (weighted.T @ x).cpu()
-        self.xy += (weighted.T @ y).cpu()
-        y_weighted = y if weights is None else y * weights.unsqueeze(1)
-        self.squares += (y_weighted * y).sum().item()
-        self.y += y_weighted.sum(0).double().cpu()
+        weights = (x.new_ones(len(x)) if weights is None else weights).unsqueeze(1)
+        self.count += weights.sum().item()
+        self.squares += (weights * y.square()).sum().item()
+        self.x += (weights * x).sum(0).double().cpu()
+        self.y += (weights * y).sum(0).double().cpu()
+        self.xx += ((weights * x).T @ x).cpu()
+        self.xy += ((weights * x).T @ y).cpu()
 
     def assume(self, weight: Tensor) -> Moments:
         """Take the outputs to be those of a layer with that (in, out) weight."""
@@ -102,8 +104,9 @@ class Fit:
 
 
 class Problem:
-    """The least-squares problem of one layer: moments, the weight (in, out) that was there, the ridge, and what errors
-    of its outputs cost, G (out, out); without it, all cost the same."""
+    """The least-squares problem of one layer: moments, the weight (in, out) that was there, the ridge, and the metric
+    G (out, out) of errors; without it, all outputs count alike.
+    """
 
     def __init__(self, moments: Moments, weight: Tensor, ridge: float, metric: Tensor | None = None):
         self.moments, self.before, self.ridge = moments, weight.double(), ridge
@@ -126,25 +129,13 @@ class Problem:
         found = torch.linalg.solve(a, hat_blocks(target, phi, phi))
         if self.g is None:
             return found
-        g = hat_blocks(self.g, phi, phi)
-
-        def apply(x):
-            return hat_blocks(self.a @ dense_of(x, phi) @ self.g, phi, phi)
-
-        def precondition(x):
-            return torch.linalg.solve(g, torch.linalg.solve(a, x), left=False)
-
-        rest = hat_blocks(target @ self.g, phi, phi) - apply(found)
-        direction = step = precondition(rest)
-        old = (rest * step).sum()
-        for _ in range(STEPS):
-            image = apply(direction)
-            alpha = old / (direction * image).sum().clamp_min(1e-300)
-            found, rest = found + alpha * direction, rest - alpha * image
-            step = precondition(rest)
-            new = (rest * step).sum()
-            direction, old = step + (new / old.clamp_min(1e-300)) * direction, new
-        return found
+        metric, g = self.g, hat_blocks(self.g, phi, phi)
+        return conjugate_gradients(
+            lambda slices: hat_blocks(self.a @ dense_of(slices, phi) @ metric, phi, phi),
+            hat_blocks(target @ metric, phi, phi),
+            found,
+            lambda rest: torch.linalg.solve(g, torch.linalg.solve(a, rest), left=False),
+        )
 
     def low_rank(self, rank: int, target: Tensor) -> tuple[Tensor, Tensor]:
         """The best V (in, r) and U (r, out) for the dense weight `target`."""
@@ -159,7 +150,7 @@ class Problem:
         return target @ self.m @ right, torch.linalg.solve_triangular(self.m.T, right, upper=True).T
 
     def whitened(self, target: Tensor) -> Tensor:
-        """Lᵀ·target, (in, out), in which all directions cost the same."""
+        """Lᵀ·target·M, (in, out), in which all directions cost the same."""
         white = self.root.T @ target
         return white if self.m is None else white @ self.m
 
@@ -196,7 +187,7 @@ class Problem:
         return Fit(tube, slices, v, u, bias, error, self.ridge)
 
     def cost(self, difference: Tensor) -> float:
-        """‖Lᵀ(W' − W*)‖²."""
+        """‖Lᵀ(W' − W*)M‖²."""
         return self.whitened(difference).square().sum().item()
 
 
@@ -227,6 +218,25 @@ def cholesky(matrix: Tensor, rounding: float = 0.0) -> Tensor:
         if not info.item() and root.isfinite().all():
             return root
     raise ValueError("the Gram matrix of a layer's inputs is not positive; are the inputs finite numbers?")
+
+
+def conjugate_gradients(
+    apply: Callable[[Tensor], Tensor], target: Tensor, start: Tensor, precondition: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """Some steps towards x with apply(x) = target, for a positive operator; none of them loses."""
+    found, rest = start, target - apply(start)
+    step = direction = precondition(rest)
+    size = (rest * step).sum()
+    for _ in range(STEPS):
+        if size <= TINY * (target * start).sum().abs():
+            break
+        image = apply(direction)
+        length = size / (direction * image).sum()
+        found, rest = found + length * direction, rest - length * image
+        step = precondition(rest)
+        size, before = (rest * step).sum(), size
+        direction = step + size / before * direction
+    return found
 
 
 def hat_blocks(matrix: Tensor, left: Tensor, right: Tensor) -> Tensor:
