@@ -62,7 +62,7 @@ sanitize: setup  ## the tests of our kernels under the address and undefined-beh
 	TCPVIT_KERNEL_FLAGS="-g -O1 -fsanitize=address,undefined -fno-sanitize-recover=undefined" \
 	TCPVIT_CACHE=$$(mktemp -d) ASAN_OPTIONS=detect_leaks=0 OMP_NUM_THREADS=1 \
 	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" \
-	$(BIN)/python -m pytest tests/layers/kernels/test_attention.py tests/layers/kernels/test_joint_norm.py tests/layers/kernels/test_layer_norm.py tests/layers/kernels/test_tubes.py -p no:cacheprovider
+	$(BIN)/python -m pytest tests/layers/kernels/test_attention.py tests/layers/kernels/test_halves.py tests/layers/kernels/test_joint_norm.py tests/layers/kernels/test_layer_norm.py tests/layers/kernels/test_tubes.py -p no:cacheprovider
 
 soak: setup      ## hours: kill runs at random, resume and compare them; look for growing memory
 	$(BIN)/python tests/soak/soak.py --kills 100 --torchrun 20 --steps 2000

@@ -55,13 +55,13 @@ def main() -> None:
     if not torch.equal(model(images), trained.eval()(images)):  # a config may say the same in other words
         raise SystemExit(f"{saved} is no {asked.name}: with the same weights it computes something else")
     target.mkdir(parents=True, exist_ok=True)
+    if not (target / CARD).is_file():  # before saving, which would write an empty card of the Hub's
+        (target / CARD).write_text(CARD_TEXT.replace("NAME", asked.name), encoding="utf-8")
     save_pretrained(model, target)
     shutil.copy(saved / PREPROCESSING, target / PREPROCESSING)
     recipe = RunFolder(asked.run).recipe()
     recipe = replace(recipe, data=replace(recipe.data, root=None))  # where the images lay here is nobody's business
     (target / RECIPE).write_text(recipe.to_yaml(), encoding="utf-8")
-    if not (target / CARD).is_file():
-        (target / CARD).write_text(CARD_TEXT.replace("NAME", asked.name), encoding="utf-8")
     fill(target / CARD, {"facts": facts(asked.weights, record)})
 
 

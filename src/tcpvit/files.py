@@ -132,6 +132,22 @@ def _with_all_below(path: Path) -> Iterator[Path]:
         yield from (Path(place, name) for name in (*folders, *files))
 
 
+def keep_inputs(places: Iterable[str | Path], inputs: Iterable[str | Path]) -> None:
+    """Raise if one of the places to write to is a file that is read here, by whatever name it is called."""
+    read = {_identity(Path(path)): path for path in inputs}
+    for place in places:
+        if (found := read.get(_identity(Path(place)))) is not None:
+            raise ValueError(f"{place} would be written over {found}, which is read here; name another place")
+
+
+def _identity(path: Path) -> tuple[int, int] | str:
+    try:
+        found = path.stat()
+    except OSError:
+        return os.path.realpath(path)
+    return found.st_dev, found.st_ino
+
+
 def write_inside(folder: Path, name: str | Path, content: bytes) -> Path:
     """Write folder/name atomically; a link in its place is replaced, a parent that leads outside is an error."""
     path = folder / name

@@ -9,7 +9,7 @@ from functools import lru_cache
 from itertools import groupby
 from typing import Any
 
-from tcpvit.errors import printable
+from tcpvit.errors import import_extra, printable
 
 HOUSE = "DejaVu Sans"  # comes with matplotlib
 # Parts of the names of fonts that have many letters, which are looked into first.
@@ -114,7 +114,13 @@ def _candidates() -> Iterator[tuple[str, str]]:
     yield from ((name, plain[name]) for name in order if name != "Last Resort High-Efficiency")
 
 
+def require_matplotlib() -> None:
+    """Raise unless it is installed; the error says how to install it."""
+    import_extra("matplotlib", "figures are drawn with matplotlib, which is missing", "plots")
+
+
 def _house_file() -> str:
+    require_matplotlib()
     from matplotlib.font_manager import findfont
 
     return str(findfont(HOUSE))

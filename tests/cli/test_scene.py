@@ -23,6 +23,8 @@ def prepared(tmp_path_factory):
     np.save(folder / "cube.npy", cube)
     np.save(folder / "labels.npy", labels)
     np.save(folder / "other.npy", labels[::-1])
+    np.save(folder / "far.npy", np.where(labels == 6, 255, labels))
+    np.save(folder / "one.npy", labels > 0)
     np.save(folder / "narrow.npy", labels[:, :-1])
     np.save(folder / "measured.npy", np.random.default_rng(0).random((24, 24)))
     np.save(folder / "nan.npy", np.where(np.arange(60) == 7, np.nan, cube).astype(np.float32))
@@ -30,6 +32,10 @@ def prepared(tmp_path_factory):
     for name, bands in (("envi", 60), ("lies", 61)):
         (folder / f"{name}.hdr").write_text(HEADER.format(bands=bands))
         cube.astype("<u2").tofile(folder / f"{name}.img")
+    (folder / "half.img").write_bytes(b"something else")
+    np.savez(folder / "both.npz", cube=cube, labels=labels)
+    np.save(folder / "named.npy", cube)
+    np.save(folder / "named_classes.npy", labels)  # the user's own
     with (folder / "envi.hdr").open("a") as header:
         header.write("map info = {UTM, 1, 1, 500000, 4500000, 20, 20, 16, North}\n")
     with pytest.MonkeyPatch.context() as patch:
@@ -52,7 +58,11 @@ def folder(prepared, monkeypatch):
     [
         ("scene info lies.hdr", "is cut short or its header is wrong"),
         ("scene info cut.npy", "is cut short"),
-        ("scene info nan.npy", "are not finite numbers; fill them, or mark their bands as bad"),
+        (
+            "scene info nan.npy",
+            "fill them, or mark their bands as bad (bbl of an ENVI header): band 8",
+        ),
+        ("scene info cube.npy --labels far.npy", "label 255 stands far from the others"),
         ("scene info indian-pine", "no scene is known by that name; did you mean 'indian-pines'"),
         ("scene info labels.npy", "is not an image of rows × columns × bands"),
         ("scene split cube.npy", "has no labels: give a label map of 24×24 pixels, --labels FILE"),
@@ -65,22 +75,33 @@ def folder(prepared, monkeypatch):
         ("scene info cube.npy --out x.npz", "--out is for `tcpvit scene split`"),
         ("train --scene cube.npy --labels labels.npy --split s.npz", "was made for another label map"),
         ("train --scene nan.npy --labels labels.npy --split random", "are not finite numbers"),
+        ("train --scene cube.npy --labels one.npy --split random", "have one class only"),
         ("train --scene cube.npy --data cifar10", "--scene and --data both name a set"),
         ("train --data cifar10 --labels labels.npy", "--labels is for scenes, but cifar10 is none"),
         ("train --scene cube.npy --labels labels.npy --split random --window 5", "patch"),
         ("eval runs/run --scene cube.npy --labels nowhere.npy", "nowhere.npy"),
         ("predict runs/run cube.npy", "classifies the pixels of a scene; name it with --scene cube.npy"),
         ("predict runs/run --scene cube.npy --out map.jpg", "cannot be written as '.jpg'"),
+        ("predict runs/run --scene cube.npy --out cube.npy", "written over cube.npy, which is read here"),
+        ("predict runs/run --scene envi.hdr --out envi.hdr", "written over envi.hdr, which is read here"),
+        ("predict runs/run --scene envi.hdr --out half.hdr", "half.img is there already, and is no part of a map"),
+        ("predict runs/run --scene envi.hdr --out map.tif", "cannot keep the scene's georeference"),
+        ("predict runs/run --out runs", "cannot be written as ''"),  # of the run's own scene
+        ("predict runs/run --scene named.npy", "named_classes.npy is there already"),
+        ("scene split both.npz --labels both.npz --out both.npz", "written over both.npz, which is read here"),
+        ("scene split cube.npy --labels labels.npy --out both.npz", "is there already, and is no saved split"),
         ("predict tcp_vit_cifar_plus", "name the images, or folders of images, to label"),
         ("predict tcp_vit_cifar_plus --scene cube.npy", "was not trained on a scene"),
         ("data download materials", "needs no download"),
     ],
 )
 def test_what_is_wrong_is_one_sentence(words, sentence, folder, capsys):
+    before = {path: path.read_bytes() for path in folder.iterdir() if path.is_file()}
     assert app.main(words.split()) == 1
     said = capsys.readouterr().err
     assert sentence in said
     assert len(said.strip().splitlines()) == 1, said
+    assert {path: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
 
 
 def test_info_and_split_say_what_there_is(folder, capsys):

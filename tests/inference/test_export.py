@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import json
 import os
+import pickle
+import re
 import shutil
 import subprocess
 import sys
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,8 +26,9 @@ from tcpvit.data import Splits
 from tcpvit.data.images import resize_pixels, square_box
 from tcpvit.inference import LoadedModel, export, export_model, load_model, predict_files
 from tcpvit.inference.evaluate import measure
-from tcpvit.inference.exported import FORMATS, SUFFIXES, load_exported, refuse_code
+from tcpvit.inference.exported import FORMATS, SUFFIXES, load_exported
 from tcpvit.inference.pixels import FromPixels, along, enlarging
+from tcpvit.inference.program_file import refuse_code
 from tcpvit.training import Recipe, train
 
 onnx = pytest.importorskip("onnx")
@@ -187,6 +192,29 @@ def test_every_kind_of_model(tmp_path, name):
     assert (tmp_path / "model.onnx").stat().st_size == found.bytes
 
 
+@pytest.mark.skipif("openvino" not in KINDS, reason="needs openvino")
+def test_openvino_takes_a_standard_model_by_slices(tmp_path):
+    """Whose batch it would fail on if heads were put behind tokens after the slices are parted."""
+    options = {"class_token": False, "global_pool": "avg", "img_size": 8, "patch_size": 4}
+    tcpvit.save_pretrained(small("std_vit_cifar", depth=1, embed_dim=8, num_heads=2, **options), tmp_path / "saved")
+    found = export_model(tmp_path / "saved", tmp_path / "model.xml", format="openvino", form="slices")
+    assert found.difference < 1e-4
+
+
+@pytest.mark.parametrize("shape", [[3, 8, 8], [1, 4, 8, 8]])
+def test_models_of_float_images_with_a_scale_of_their_own(tmp_path, shape):
+    """As of scenes and of medical volumes."""
+    options = {"img_size": shape[1:], "patch_size": [side // 2 for side in shape[1:]], "in_chans": shape[0]}
+    model = small("std_vit_cifar", depth=1, embed_dim=8, num_heads=1, **options)
+    about = {"task": "classification", "classes": [str(k) for k in range(10)], "image_shape": shape, "dtype": "float32"}
+    about |= {"mean": [1000.0] * shape[0], "std": [0.25] * shape[0], "fit": "crop"}
+    loaded = LoadedModel("float", model.eval(), None, about)
+    assert export_model(loaded, tmp_path / "model.onnx").difference < 1e-3
+    if len(shape) == 4:
+        with pytest.raises(ValueError, match="takes volumes or clips, which a file does not prepare"):
+            export_model(loaded, tmp_path / "other.onnx", preprocess=True)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in tcpvit.list_models() if "base" not in name])
 @pytest.mark.parametrize("kind", KINDS)
@@ -255,10 +283,60 @@ def test_files_that_lead_to_others_or_hold_code_are_refused(place, tmp_path):
     onnx.save_model(proto, tmp_path / "foreign.onnx")
     with pytest.raises(ValueError, match="was not made by `tcpvit export`"):
         load_model(tmp_path / "foreign.onnx")
-    with zipfile.ZipFile(tmp_path / "pickled.pt2", "w") as archive:
-        archive.writestr("model/data/weights/model_weights_config.json", '{"config": {"w": {"use_pickle":true}}}')
-    with pytest.raises(ValueError, match="pickles or compiled code"):
-        load_model(tmp_path / "pickled.pt2")
+    inner = onnx.load(tmp_path / "outside.onnx", load_external_data=False)
+    node = inner.graph.node.add(op_type="Constant", output=["hidden"])
+    node.attribute.add(name="value", type=onnx.AttributeProto.TENSOR).t.CopyFrom(inner.graph.initializer[0])
+    del inner.graph.initializer[:]
+    (tmp_path / "inner.onnx").write_bytes(inner.SerializeToString())
+    with pytest.raises(ValueError, match="keeps its weights in other files"):
+        load_model(tmp_path / "inner.onnx")
+
+
+def pickled(path):
+    """A pickle that makes a file."""
+    content = io.BytesIO()
+    pickle.dump(_Toucher(path), content)
+    return content.getvalue()
+
+
+class _Toucher:
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (Path(self.path),)
+
+
+@pytest.mark.parametrize(
+    ("part", "change", "said"),
+    [
+        ("data/sample_inputs/model.pt", pickled, "a pickle of inputs"),
+        ("data/weights/model.pt", pickled, "a part 'model/data/weights/model.pt'"),
+        ("data/constants/opaque_obj_0", pickled, "a part 'model/data/constants/opaque_obj_0'"),
+        ("data/aotinductor/model/code.so", pickled, "a part"),
+        ("data/weights/model_weights_config.json", ('"use_pickle": false', '"use_pickle": 1'), "pickled tensors"),
+        ("models/model.json", ("Symbol('s", "Path('{}').touch()+Symbol('s"), "the size"),
+        ("models/model.json", ("torch.ops.aten.gelu.default", "torch.os.system"), "the operator 'torch.os.system'"),
+        ("models/model.json", ('"guards_code": []', '"guards_code": ["L"]'), "Python code"),
+        ("models/model.json", ("builtins.tuple", "os.environ"), "the type 'os.environ'"),
+    ],
+)
+def test_a_program_that_would_run_code_is_refused(place, tmp_path, part, change, said):
+    whole, made, touched = zipfile.ZipFile(place / "model.pt2"), tmp_path / "model.pt2", tmp_path / "touched"
+    with zipfile.ZipFile(made, "w") as archive:
+        contents = {info.filename: whole.read(info) for info in whole.infolist()}
+        name = f"model/{part}"
+        if callable(change):
+            contents[name] = change(touched)
+        else:
+            old, new = (each.replace("{}", str(touched)).encode() for each in change)
+            assert old in contents[name]
+            contents[name] = contents[name].replace(old, new)
+        for file, content in contents.items():
+            archive.writestr(file, content)
+    with pytest.raises(ValueError, match=f"holds {re.escape(said)}.*may run code and is not loaded"):
+        load_model(made)
+    assert not touched.exists()
 
 
 def test_a_missing_extra_is_named(place, tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ from tcpvit.cli.predict import predict
 from tcpvit.data import load_dataset
 from tcpvit.inference.evaluate import measure
 from tcpvit.inference.loading import load_model
-from tcpvit.inference.volumes import segment_volume, slide
+from tcpvit.inference.volumes import as_volume_files, segment_volume, slide
 from tcpvit.models import SegmenterConfig
 from tcpvit.training import load_recipe, train
 from tcpvit.training.preprocessing import PREPROCESSING
@@ -111,15 +111,56 @@ def test_a_volume_of_other_channels_is_named(segmenter):
         segment_volume(loaded.model, np.zeros((2, 8, 8, 8), np.uint8), loaded.preparation(), torch.device("cpu"))
 
 
+def test_volumes_of_another_type_than_the_training_are_named(segmenter, tmp_path):
+    nib.save(nib.Nifti1Image(np.zeros((16, 16, 16), np.uint16), np.eye(4)), tmp_path / "deep.nii")
+    with pytest.raises(ValueError, match=r"deep.nii holds uint16, where uint8 is expected"):
+        predict(str(segmenter), [tmp_path / "deep.nii"], images=tmp_path / "out")
+
+
+def test_what_was_written_before_is_not_read_again(segmenter, tmp_path, capsys):
+    nib.save(nib.Nifti1Image(np.zeros((16, 16, 16), np.uint8), np.eye(4)), tmp_path / "kidney.nii.gz")
+    for _ in range(2):
+        assert len(predict(str(segmenter), [tmp_path], images=tmp_path / "out").found) == 1
+
+
+def test_a_volume_is_not_changed_by_its_prediction():
+    """A window that is the whole plane is a view of the volume, which overlapping windows share."""
+    voxels = np.random.default_rng(0).random((1, 12, 8, 8)).astype(np.float32)
+    before = voxels.copy()
+    about = {"image_shape": [1, 8, 8, 8], "mean": [0.5], "std": [0.1], "classes": ["a", "b"]}
+    model = torch.nn.Conv3d(1, 2, 3, padding=1)
+    with torch.no_grad():
+        segment_volume(model, voxels, about, torch.device("cpu"))
+    np.testing.assert_array_equal(voxels, before)
+
+
+def test_volumes_are_fitted_as_in_training(tmp_path):
+    for name, level in (("low", 0.0), ("high", 1.0)):
+        (tmp_path / "set" / name).mkdir(parents=True)
+        for i in range(5):
+            np.save(tmp_path / "set" / name / f"{i}.npy", np.random.default_rng(i).random((12, 12, 12)) + level)
+    changes = [f"data.name=volumes:{tmp_path / 'set'}", "data.options={}", "data.image_size=8", "schedule.epochs=1"]
+    changes += ["model.options.img_size=[8,8,8]", "model.options.depth=1", "schedule.warmup_epochs=0"]
+    for fit in ("squash", "crop"):
+        change = [] if fit == "squash" else [f"data.options.fit={fit}"]
+        train(load_recipe("volumes", [*changes, *change]), tmp_path / fit)
+        loaded = load_model(tmp_path / fit)
+        assert loaded.fit == fit
+        seen = as_volume_files(loaded, [tmp_path / "set" / "low" / "0.npy"]).fetch(torch.tensor([0])).images
+        of_training = load_dataset(f"volumes:{tmp_path / 'set'}", image_size=8, fit=fit)
+        images = torch.cat([of_training.train.images, of_training.val.images])
+        assert (images == seen).flatten(1).all(1).any()
+
+
 def test_clips_are_labelled_and_written_with_their_label(tmp_path, capsys):
     av = pytest.importorskip("av")
-    from tcpvit.data.volumes.video import write_clip
+    from tcpvit.data.volumes.video import clip_bytes
 
     changes = ["data.options.sizes=[16,8,8]", "data.image_size=16", "model.options.img_size=[8,16,16]"]
     changes += ["schedule.epochs=1", "schedule.warmup_epochs=0"]
     train(load_recipe("clips", changes), tmp_path / "run")
     (tmp_path / "in").mkdir()
-    write_clip(tmp_path / "in" / "walk.mp4", [np.full((32, 32, 3), 9 * t, np.uint8) for t in range(10)])
+    (tmp_path / "in" / "walk.mp4").write_bytes(clip_bytes([np.full((32, 32, 3), 9 * t, np.uint8) for t in range(10)]))
     predict(str(tmp_path / "run"), [tmp_path / "in"], images=tmp_path / "out", sheet=tmp_path / "sheet.png")
     row = next(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert row["label_1"] in ("left", "right", "up", "down")

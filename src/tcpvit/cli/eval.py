@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_module
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -63,10 +62,6 @@ def measure(
     data = named_set(data, scene, of_scene)
     overrides = [*short_words({"data_root": data_root, **of_scene}), *set]
     found = library(target, data, part=part, weights=weights, overrides=overrides)
-    if not is_main():
-        return found
-    if json:
-        print(json_module.dumps(found.to_dict(), indent=2))
-    else:
-        show(found.tables())
+    if is_main():
+        show(found.tables(), json=json, content=found.to_dict())
     return found

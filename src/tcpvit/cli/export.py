@@ -12,7 +12,6 @@ from tcpvit.inference.export import TOLERANCE, Exported
 from tcpvit.inference.export import export_model as library
 from tcpvit.inference.loading import Weights
 from tcpvit.models.deploy import Form
-from tcpvit.tables import json_text
 
 
 def export(
@@ -70,8 +69,5 @@ def export(
         tolerance=tolerance,
         weights=weights,
     )
-    if json:
-        print(json_text(found.to_dict()))
-    else:
-        show(found.tables())
+    show(found.tables(), json=json, content=found.to_dict())
     return found

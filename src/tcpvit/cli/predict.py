@@ -6,7 +6,7 @@ import csv
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,11 @@ from tcpvit.cli.predict_scene import predict_scene
 from tcpvit.cli.show import display_for
 from tcpvit.data.decode import read_image
 from tcpvit.data.images import Fit, OnBad, list_bad
-from tcpvit.data.volumes.video import write_clip
+from tcpvit.data.volumes.video import clip_bytes
 from tcpvit.errors import printable
 from tcpvit.figures.labelled import draw_labelled, draw_sheet
 from tcpvit.figures.style import house_style
-from tcpvit.files import write_atomically, write_inside
+from tcpvit.files import keep_inputs, write_atomically, write_inside
 from tcpvit.inference.loading import LoadedModel, Weights, load_model
 from tcpvit.inference.masks import KINDS, Segmented, segment_files
 from tcpvit.inference.predict import Prediction, Predictions, check_counts, find_images, predict_files
@@ -30,7 +30,7 @@ from tcpvit.inference.volumes import (
     find_files,
     is_volume_or_clip,
     labelled_frames,
-    picture_of,
+    montage_of,
     segment_volumes,
     takes_clips,
     takes_volumes,
@@ -49,6 +49,7 @@ def predict(
     *,
     scene: str | None = None,
     labels: Path | None = None,
+    key: str | None = None,
     top: int = 3,
     out: Path | None = None,
     sheet: Path | None = None,
@@ -78,6 +79,7 @@ def predict(
         scene: instead of images, a scene of many bands, a file or a name as indian-pines. Bands of another sensor are
             interpolated at the wavelengths of the model.
         labels: the label map of that scene, to draw beside the prediction with --images.
+        key: the array of that scene's file that is meant, where it holds several.
         top: how many labels to give for each image (a segmenter gives all).
         out: write the CSV (or JSON) into this file instead of stdout; the map of a scene as map.png, map.tif, map.hdr
             or map.npy, by default SCENE_classes.png and more.
@@ -111,14 +113,18 @@ def predict(
         if paths:
             raise ValueError(f"{target} classifies the pixels of a scene; name it with --scene {paths[0]}")
         options: dict[str, Any] = {"out": out, "images": images, "batch_size": batch_size, "device": device}
-        return predict_scene(loaded, scene, labels, json=json, progress=progress, **options)
-    if labels is not None or not paths:
-        raise ValueError("--labels is for a --scene" if paths else "name the images, or folders of images, to label")
+        return predict_scene(loaded, scene, labels, key=key, json=json, progress=progress, **options)
+    if labels is not None or key is not None or not paths:
+        given = "--labels is" if labels is not None else "--key is"
+        raise ValueError(f"{given} for a --scene" if paths else "name the images, or folders of images, to label")
     segments = loaded.segments
     images = Path("segmented") if segments and images is None else images
     volumes = takes_volumes(loaded)
     leave_out = _written_into(images, segments)
-    files = find_files(loaded, paths) if volumes else find_images(paths, leave_out=leave_out)
+    files = find_files(loaded, paths, leave_out) if volumes else find_images(paths, leave_out)
+    keep_inputs([place for place in (out, sheet) if place is not None], files)
+    if images is not None and not segments:
+        keep_inputs(_labelled_places(files, images, takes_clips(loaded)), files)
     common: dict[str, Any] = {"fit": fit, "on_bad": on_bad, "device": device, "progress": progress}
     if segments and images is not None:
         done = Predictions(*(segment_volumes if volumes else segment_files)(loaded, files, images, **common))
@@ -133,7 +139,7 @@ def predict(
         if labelled := [item for item in done.found if isinstance(item, Prediction)]:
             _draw_labelled(labelled, images)
             if takes_clips(loaded):
-                _write_clips(labelled, images)
+                _write_clips(labelled, dict(zip(map(str, files), _clip_names(files), strict=True)), images)
         what = "labelled images" if labelled else "masks and overlays"
         print(f"{len(done.found):,} {what} in {printable(str(images))}", file=sys.stderr)
     return done
@@ -206,30 +212,42 @@ def _draw_sheet(found: Sequence[Prediction | Segmented], sheet: Path) -> None:
     print(f"{printable(str(sheet))}{left_out}", file=sys.stderr)
 
 
+def _labelled_names(files: Sequence[str | Path]) -> list[Path]:
+    """Where each labelled image stands in the folder of all: as its file below their common folder."""
+    places = [Path(os.path.abspath(file)) for file in files]  # as they are named, also where they are links
+    common = os.path.commonpath([place.parent for place in places])
+    return [(place.relative_to(common)).with_name(f"{place.name}.png") for place in places]  # beside photo.jpg
+
+
+def _clip_names(files: Sequence[str | Path]) -> list[str]:
+    return [f"{number:03d}-{Path(file).stem}.mp4" for number, file in enumerate(files)]
+
+
+def _labelled_places(files: Sequence[str | Path], folder: Path, clips: bool) -> list[Path]:
+    """All that may be written for these files."""
+    return [folder / name for name in (*_labelled_names(files), *(_clip_names(files) if clips else ()))]
+
+
 def _draw_labelled(found: Sequence[Prediction], folder: Path) -> None:
     """Each image beside its labels."""
-    places = [Path(os.path.abspath(p.file)) for p in found]  # as they are named, also where they are links
-    common = os.path.commonpath([place.parent for place in places])
-    for p, place in zip(found, (place.relative_to(common) for place in places), strict=True):
+    for p, name in zip(found, _labelled_names([p.file for p in found]), strict=True):
         figure = draw_labelled(_pixels(p.file), p.labels, p.probabilities, Path(p.file).name)
         content = io.BytesIO()
         with house_style():
             figure.savefig(content, format="png")
-        name = place.with_name(f"{place.name}.png")  # beside photo.jpg, never over it
         write_inside(folder, name, content.getvalue())
 
 
-def _write_clips(found: Sequence[Prediction], folder: Path) -> None:
+def _write_clips(found: Sequence[Prediction], names: Mapping[str, str], folder: Path) -> None:
     """Each clip with its label below it, as a video file."""
-    for number, p in enumerate(found):
-        name = f"{number:03d}-{Path(p.file).stem}.mp4"
-        write_clip(folder / name, labelled_frames(p.file, p.caption))
+    for p in found:
+        write_inside(folder, names[p.file], clip_bytes(labelled_frames(p.file, p.caption)))
 
 
 def _pixels(file: str) -> np.ndarray:
     """(H, W, 3) uint8, reduced to what a figure can show."""
     if is_volume_or_clip(Path(file)):
-        return picture_of(file)
+        return montage_of(file)
     image = read_image(file)
     image.thumbnail((SIDE, SIDE))
     return np.asarray(image)

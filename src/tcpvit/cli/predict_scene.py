@@ -12,6 +12,7 @@ from tcpvit.cli.shortcuts import named_set
 from tcpvit.cli.show import show
 from tcpvit.data.registry import is_scene
 from tcpvit.data.scenes import Scene, SceneSplit, open_scene, open_split, scene_splits
+from tcpvit.data.scenes.write import check_place
 from tcpvit.inference.importance import BandImportance, band_importance
 from tcpvit.inference.loading import LoadedModel
 from tcpvit.inference.scene_map import SceneMap, classify_scene
@@ -27,6 +28,7 @@ def predict_scene(
     scene: str | None,
     labels: Path | None,
     *,
+    key: str | None = None,
     out: Path | None,
     images: Path | None,
     batch_size: int,
@@ -35,9 +37,14 @@ def predict_scene(
     progress: Progress,
 ) -> SceneMap:
     """Classify a scene, by default that of the run; write the map, and the figures into `images`."""
-    opened, split = open_for(loaded, scene, labels)
+    opened, split = open_for(loaded, scene, labels, key)
+    places = _places(opened) if out is None else [out]
+    for place in places:
+        check_place(place, opened)
+    if out is None and (there := [place for place in places if place.exists()]):
+        raise ValueError(f"{there[0]} is there already; name the file of the map with --out, or remove it")
     found = classify_scene(loaded, opened, batch_size=batch_size, device=device, progress=progress)
-    files = [file for place in ([out] if out is not None else _places(opened)) for file in found.write(place)]
+    files = [file for place in places for file in found.write(place)]
     if images is not None:
         known = split is not None and isinstance(getattr(loaded.model, "bands", None), BandDCT)
         importance = importance_on_test(loaded, opened, split) if known else None
@@ -62,17 +69,19 @@ def importance_on_test(loaded: LoadedModel, scene: Scene, split: SceneSplit | No
     return band_importance(loaded.model.cpu(), test.subset(some))
 
 
-def open_for(loaded: LoadedModel, scene: str | None, labels: Path | None) -> tuple[Scene, SceneSplit | None]:
+def open_for(
+    loaded: LoadedModel, scene: str | None = None, labels: Path | None = None, key: str | None = None
+) -> tuple[Scene, SceneSplit | None]:
     """The scene that is named, with its labels; without a name that of the run, with its split."""
     if scene is not None:
         name = named_set(None, scene, {})
         assert name is not None
-        return open_scene(name, labels=None if labels is None else str(labels)), None
+        return open_scene(name, labels=None if labels is None else str(labels), key=key), None
     data = loaded.recipe.data if loaded.recipe is not None else DataRecipe()
     if not is_scene(data.name):
         raise ValueError(f"{loaded.name} does not say which scene to classify; name one with --scene FILE")
-    if labels is not None:
-        raise ValueError("--labels belongs to a --scene; the scene of the run has its own")
+    if labels is not None or key is not None:
+        raise ValueError("--labels and --key belong to a --scene; the scene of the run has its own")
     return open_split(data.name, data.root, image_size=data.image_size, **data.options)
 
 

@@ -13,6 +13,7 @@ from tcpvit.cli.show import show
 from tcpvit.data.files import data_root as resolve_root
 from tcpvit.data.scenes import Scene, SceneSplit, SceneStatistics, fit_statistics, make_split, open_scene
 from tcpvit.data.scenes.composite import composite_bands
+from tcpvit.files import keep_inputs
 from tcpvit.tables import Table
 
 STEPS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)  # frequencies whose variance is listed
@@ -92,6 +93,7 @@ def scene(
             raise ValueError("--fraction and --count are for --kind random; a disjoint split has --share and --cap")
         split = make_split(opened, kind, image_size=window, seed=seed, val_fraction=val_fraction, **options)
         place = out or Path(f"{opened.name}_{kind}_{seed}.npz")
+        keep_inputs([place], opened.files)
         tables = [_parts(opened, split, place)]
         split.save(place)
         drawn = draw_split(opened, split, images) if images is not None else []

@@ -10,16 +10,20 @@ from rich.console import Console
 from tcpvit.cli.program import pasteable
 from tcpvit.displays import LineProgress, LiveProgress, MessagesOnly
 from tcpvit.progress import Progress
-from tcpvit.tables import Style, Table, print_to, render
+from tcpvit.tables import Style, Table, json_text, print_to, render
 
 
-def show(tables: Sequence[Table], *, json: bool = False, markdown: bool = False, latex: bool = False) -> None:
-    """Print the tables to the terminal, or in the one style that is asked for."""
+def show(
+    tables: Sequence[Table], *, json: bool = False, markdown: bool = False, latex: bool = False, content: object = None
+) -> None:
+    """Print the tables to the terminal, or in the one style that is asked for; as JSON `content`, if there is any."""
     asked: dict[Style, bool] = {"json": json, "markdown": markdown, "latex": latex}
     styles = [style for style, wanted in asked.items() if wanted]
     if len(styles) > 1:
         raise ValueError(f"--{' and --'.join(styles)} exclude each other; take one of them")
-    if styles:
+    if json and content is not None:
+        print(json_text(content))
+    elif styles:
         print(render(tables, styles[0]))
     else:
         tables = [replace(table, notes=[pasteable(note) for note in table.notes]) for table in tables]

@@ -125,12 +125,8 @@ def train(
             "tell what to train: a recipe, as `tcpvit train demo`, a --model, --data, --scene or --task, or a run to "
             "--resume"
         )
-    if not is_main():
-        return result
-    if json:
-        print(json_module.dumps(result.to_dict(), indent=2))
-    else:
-        show([result.table()])
+    if is_main():
+        show([result.table()], json=json, content=result.to_dict())
     return result
 
 

@@ -249,11 +249,14 @@ def erase(images: Tensor, numbers: Tensor, probability: float) -> Tensor:
 
 
 def normalise(pixels: Tensor, mean: tuple[float, ...], std: tuple[float, ...], scale: float = 255.0) -> Tensor:
-    """Pixels to mean 0 and deviation 1 by channel, in place; `scale` is what counts as 1 in `mean` and `std`."""
+    """Pixels of any type to mean 0 and deviation 1 by channel, as float32; those that are given stay as they are.
+
+    `scale` is what counts as 1 in `mean` and `std`.
+    """
     axes = [1] * (pixels.ndim - 2)
     centre = torch.tensor(mean, device=pixels.device).view(-1, *axes) * scale
     spread = torch.tensor(std, device=pixels.device).view(-1, *axes) * scale
-    return pixels.sub_(centre).div_(spread)
+    return pixels.to(torch.float32, copy=True).sub_(centre).div_(spread)
 
 
 def mix(images: Tensor, targets: Tensor, draws: dict[str, Tensor], cutmix_share: float) -> tuple[Tensor, Tensor]:

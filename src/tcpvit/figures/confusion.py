@@ -32,8 +32,7 @@ def draw_confusions(
     for model, matrix in matrices.items():
         if any(len(side) != len(classes) for side in (matrix, *matrix)):
             raise ValueError(f"the matrix of {model} should have {len(classes)} rows and columns, one for each class")
-    with house_style():  # says what is missing without matplotlib
-        letters = letters_for([*classes, *matrices])
+    letters = letters_for([*classes, *matrices])
     names = [letters.shortened(name, LONGEST) for name in classes]
     with house_style(letters.families) as Figure:
         shape, side = _arrange(len(matrices), len(classes), in_column)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tcpvit.figures.style import BLUE, FAINT, house_style
-from tcpvit.fonts import Letters, letters_for, shorten
+from tcpvit.fonts import letters_for, shorten
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -32,7 +31,8 @@ def draw_sheet(images: Sequence[Any], captions: Sequence[tuple[str, str]], *, co
     """
     if not images or len(images) != len(captions):
         raise ValueError(f"a sheet has a caption for each image, got {len(images)} and {len(captions)}")
-    with _lettered(text for caption in captions for text in caption) as (Figure, letters):
+    letters = letters_for(text for caption in captions for text in caption)
+    with house_style(letters.families) as Figure:
         bold = [letters.shortened(first, WIDEST) for first, _ in captions]
         small = [letters.shown(second) for _, second in captions]
         probe = Figure()
@@ -58,7 +58,8 @@ def draw_sheet(images: Sequence[Any], captions: Sequence[tuple[str, str]], *, co
 
 def draw_labelled(image: Any, labels: Sequence[str], probabilities: Sequence[float], title: str = "") -> Figure:
     """An image (H, W, 3) beside its likeliest labels, the first on top, with their probabilities as bars."""
-    with _lettered([*labels, title]) as (Figure, letters):
+    letters = letters_for([*labels, title])
+    with house_style(letters.families) as Figure:
         figure = Figure(figsize=(5.2, 2.4))
         left, right = figure.add_axes((0.02, 0.04, 0.44, 0.84)), figure.add_axes((0.51, 0.04, 0.45, 0.84))
         for panel in (left, right):
@@ -74,15 +75,6 @@ def draw_labelled(image: Any, labels: Sequence[str], probabilities: Sequence[flo
         right.set_ylim(max(len(labels), 3) - 0.75, -0.6)
         figure.suptitle(letters.shortened(title, 60), fontsize=8, **PLAIN)
         return figure
-
-
-@contextmanager
-def _lettered(texts: Iterable[str]) -> Iterator[tuple[type[Figure], Letters]]:
-    """Our style, with fonts for the texts."""
-    with house_style():  # says what is missing without matplotlib
-        letters = letters_for(texts)
-    with house_style(letters.families) as Figure:
-        yield Figure, letters
 
 
 def _inches(figure: Figure, text: str, **style: Any) -> float:

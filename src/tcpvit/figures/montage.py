@@ -52,8 +52,7 @@ def caption_bar(text: str, width: int, height: int = 36) -> NDArray[np.uint8]:
     from tcpvit.figures.style import house_style
     from tcpvit.fonts import letters_for
 
-    with house_style():
-        letters = letters_for([text])
+    letters = letters_for([text])
     with house_style(letters.families) as Figure:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Colour = tuple[int, int, int]
 NONE, TRAIN, VALIDATION, GUARD = (255, 255, 255), (0, 0, 0), (90, 90, 90), (200, 200, 200)
 PARTS: dict[str, Colour] = {"training": TRAIN, "validation": VALIDATION, "guard": GUARD}
-_, TRAIN_CODE, VALIDATION_CODE, TEST_CODE, GUARD_CODE = range(5)  # of a saved split
+UNUSED_CODE, TRAIN_CODE, VALIDATION_CODE, TEST_CODE, GUARD_CODE = range(5)  # of a saved split
 WIDE = 2.2  # a scene that is so many times as wide as high has its maps below each other
 LONGEST = 30  # letters of a name in the legend
 

@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tcpvit.errors import import_extra
-from tcpvit.fonts import HOUSE
+from tcpvit.fonts import HOUSE, require_matplotlib
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -55,7 +54,7 @@ _RC = {
 
 def matplotlib_figure() -> type[Figure]:
     """The class Figure of matplotlib, not of pyplot: no global state, no window."""
-    import_extra("matplotlib", "figures are drawn with matplotlib, which is missing", "plots")
+    require_matplotlib()
     from matplotlib.figure import Figure
 
     return Figure

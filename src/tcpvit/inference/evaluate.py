@@ -125,9 +125,16 @@ def recipe_for(trained: LoadedModel, dataset: str | None) -> Recipe:
         return recipe
     if dataset == recipe.data.name:
         return recipe
-    size = recipe.data.image_size or trained.side
+    size, options = recipe.data.image_size or trained.side, {}
     known = "fit" in (trained.preprocessing or {}) or (trained.recipe is not None and trained.config is not None)
-    options = {"fit": trained.fit} if known and dataset.startswith("folder:") else {}
+    if known and dataset.startswith(("folder:", "volumes:")):
+        options = {"fit": trained.fit}
+    shape = list((trained.preprocessing or {}).get("image_shape", []))
+    if len(shape) == 4 and dataset.startswith("volumes:"):
+        size = tuple(shape[1:])
+    elif len(shape) == 4 and dataset.startswith("clips:"):
+        size, options = shape[2], {"frames": shape[1], "colour": shape[0] == 3}
+        options |= {"stride": stride} if (stride := recipe.data.options.get("stride")) else {}
     return replace(recipe, data=replace(recipe.data, name=dataset, options=options, image_size=size))
 
 

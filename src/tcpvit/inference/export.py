@@ -149,7 +149,9 @@ def describe(loaded: LoadedModel, preprocess: bool, int8: str | None) -> About:
     if preprocess and recorded is None:
         raise ValueError(f"how the images of {loaded.name} are prepared is not known; export it without --preprocess")
     segments = isinstance(loaded.model, EncoderDecoder)
-    if recorded is not None and segments:
+    if preprocess and recorded is not None and len(recorded["image_shape"]) > 3:
+        raise ValueError(f"{loaded.name} takes volumes or clips, which a file does not prepare; leave --preprocess out")
+    if recorded is not None and segments and len(recorded["image_shape"]) == 3:
         recorded = {**recorded, "fit": "squash"}  # a graph has one size, and sees the whole image
     shape, classes = _shape_and_classes(loaded)
     task = (Segmentation if segments else Classification)(len(classes))
@@ -238,10 +240,7 @@ def normalised(loaded: LoadedModel, about: About, pixels: Tensor) -> Tensor:
     recorded: Any = about["preprocessing"]
     channels = about["image_shape"][0]
     mean, std = (recorded["mean"], recorded["std"]) if recorded else ([0.5] * channels, [0.25] * channels)
-    if pixels.ndim == 4:
-        return normalise(pixels.float(), tuple(mean), tuple(std), PIXEL_SCALE[pixels.dtype])
-    moved = normalise(pixels.float().flatten(2).unsqueeze(-1), tuple(mean), tuple(std), PIXEL_SCALE[pixels.dtype])
-    return moved.view(pixels.shape)
+    return normalise(pixels, tuple(mean), tuple(std), PIXEL_SCALE[pixels.dtype])
 
 
 class _Logits(nn.Module):

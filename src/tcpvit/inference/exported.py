@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import importlib
 import json
-import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -19,6 +18,7 @@ from typing_extensions import NotRequired, TypedDict
 
 from tcpvit.files import check_depth
 from tcpvit.inference.loading import LoadedModel
+from tcpvit.inference.program_file import refuse_code
 from tcpvit.memory import check_memory
 from tcpvit.training.preprocessing import Preprocessing
 from tcpvit.validation import Count, Text, checked
@@ -102,7 +102,7 @@ def load_exported(path: Path, threads: int | None = None) -> LoadedModel:
     except (ValueError, ImportError):
         raise
     except Exception as error:  # each runtime has its own
-        said = str(error).strip().partition("\n")[0][:200]
+        said = next((line for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)[:200]
         raise ValueError(f"{path} is no whole {kind} file ({said}); export the model again") from error
     about = read_about(path, text)
     preprocessing: Any = about["preprocessing"]
@@ -138,13 +138,28 @@ def load_onnx(path: Path, threads: int | None = None) -> tuple[Run, str | None]:
 
     content = path.read_bytes()
     proto = onnx.load_model_from_string(content)
-    if any(onnx.external_data_helper.uses_external_data(tensor) for tensor in proto.graph.initializer):
+    if any(onnx.external_data_helper.uses_external_data(tensor) for tensor in tensors_of(proto)):
         raise ValueError(f"{path} keeps its weights in other files, which are not read; export the model again")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = threads or torch.get_num_threads(), 3
     session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     name = session.get_inputs()[0].name
     return lambda images: session.run(None, {name: images})[0], session.get_modelmeta().custom_metadata_map.get(KEY)
+
+
+def tensors_of(message: Any) -> Iterator[Any]:
+    """Every tensor of an ONNX message: initial values, attributes of nodes, those of inner graphs and functions."""
+    import onnx
+
+    waiting = [message]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, onnx.TensorProto):
+            yield each
+            continue
+        for field, value in each.ListFields():
+            if field.message_type is not None:
+                waiting += [value] if hasattr(value, "ListFields") else list(value)
 
 
 def load_openvino(path: Path, threads: int | None = None) -> tuple[Run, str | None]:
@@ -175,20 +190,3 @@ def load_program(path: Path, threads: int | None = None) -> tuple[Run, str | Non
         return program(torch.from_numpy(images)).numpy()
 
     return run, extra[f"{KEY}.json"] or None
-
-
-def refuse_code(path: Path) -> None:
-    """Raise if loading a .pt2 file would execute anything that is in it."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            names = archive.namelist()
-            configs = [name for name in names if name.endswith("_config.json")]
-            pickled = any('"use_pickle": true' in _compact(archive.read(name)) for name in configs)
-    except (zipfile.BadZipFile, KeyError, EOFError, OSError, RuntimeError) as error:
-        raise ValueError(f"{path} is no whole torch-export file ({error}); export the model again") from error
-    if pickled or any(name.endswith((".so", ".cpp", ".o", ".dll")) or "aotinductor" in name for name in names):
-        raise ValueError(f"{path} holds pickles or compiled code, which are not loaded; export the model again")
-
-
-def _compact(content: bytes) -> str:
-    return json.dumps(json.loads(content))

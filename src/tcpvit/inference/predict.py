@@ -112,7 +112,7 @@ def predict_files(
             raise ValueError(f"{list_bad(bad, len(files))}; repair or remove them, or skip them with --on-bad skip")
         if not len(batch.images):
             continue
-        logits = unwrapped(model(normalise(batch.images.to(at).float(), data.mean, data.std, data.scale)))
+        logits = unwrapped(model(normalise(batch.images.to(at), data.mean, data.std, data.scale)))
         likeliest = logits.float().softmax(1).topk(top)
         names = rows if batch.kept is None else rows[batch.kept]
         for row, chances, labels in zip(names, likeliest.values.tolist(), likeliest.indices.tolist(), strict=True):

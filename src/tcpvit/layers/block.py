@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from tcpvit.errors import did_you_mean
 from tcpvit.layers.attention import Attention, TAttention
 from tcpvit.layers.coupling import Coupling, shuffle_slices, t_linear
+from tcpvit.layers.halves import attention_half, ffn_half
 from tcpvit.layers.linear import TransformOf
 from tcpvit.layers.local import Grid, TokenConv, pool_tokens, spread_tokens
 from tcpvit.layers.norm import EPS, TLayerNorm
@@ -181,8 +182,11 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, grid: Grid | None = None) -> Tensor:
         """(B, N, D) -> (B, N, D); `grid` is where the tokens lie, for an attention or filters that ask for it."""
-        x = x + self.drop_path(attend_pooled(self, x, grid))  # Eq. std_block_attn
-        return x + self.drop_path(self.mlp(self.norm2(x), grid))  # Eq. std_block_ffn
+        if (attended := attention_half(self, x)) is None:
+            attended = x + self.drop_path(attend_pooled(self, x, grid))  # Eq. std_block_attn
+        if (fed := ffn_half(self, attended, Mlp)) is None:
+            fed = attended + self.drop_path(self.mlp(self.norm2(attended), grid))  # Eq. std_block_ffn
+        return fed
 
 
 class TBlock(nn.Module):
@@ -247,8 +251,11 @@ class TBlock(nn.Module):
 
     def forward(self, x_hat: Tensor, grid: Grid | None = None) -> Tensor:
         """(C, B, N, d) -> (C, B, N, d); `grid` as in `Block`."""
-        x_hat = x_hat + self.drop_path(attend_pooled(self, x_hat, grid))  # Eq. block_attn
-        return x_hat + self.drop_path(self.mlp(self.norm2(x_hat), grid))  # Eq. block_ffn
+        if (attended := attention_half(self, x_hat)) is None:
+            attended = x_hat + self.drop_path(attend_pooled(self, x_hat, grid))  # Eq. block_attn
+        if (fed := ffn_half(self, attended, TMlp)) is None:
+            fed = attended + self.drop_path(self.mlp(self.norm2(attended), grid))  # Eq. block_ffn
+        return fed
 
 
 def attend_pooled(block: Any, x: Tensor, grid: Grid | None) -> Tensor:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tcpvit.algebra.transforms import Transform
+from tcpvit.layers.kernels.product import can_use_product, slice_product
 from tcpvit.layers.transform import HatTransform, attach_transform
 
 TransformOf = str | Transform | HatTransform | Tensor
@@ -28,6 +29,8 @@ def slice_linear(x_hat: Tensor, weight_hat: Tensor, bias_hat: Tensor | None = No
         y_hat = F.linear(rows, weight_hat[0].transpose(-1, -2), None if bias_hat is None else bias_hat[0, 0])
         return y_hat.view(*x_hat.shape[:-1], weight_hat.shape[-1])
     rows = x_hat.flatten(1, -2)  # (C, B·N, d_in)
+    if can_use_product(rows, weight_hat):
+        return slice_product(rows, weight_hat, bias_hat).view(*x_hat.shape[:-1], weight_hat.shape[-1])
     tracing = torch.compiler.is_compiling() or torch.jit.is_tracing()
     if rows.device.type == "cpu" and not tracing:  # a split is not for other sizes and machines
         rows, weight_hat, bias_hat = _split_for_threads(rows, weight_hat, bias_hat)

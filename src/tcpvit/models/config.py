@@ -303,6 +303,11 @@ class ViTConfig(EncoderConfig):
         return prod(self.patch_shape[2:] if self.tube == "depth+height" else self.patch_shape[1:])
 
     @property
+    def embedded_channels(self) -> int:
+        """Channels of what the patch embedding is given, which of a volume makes channels of its depth itself."""
+        return self.in_chans if self.ndim == 3 else self.channels
+
+    @property
     def num_prefix_tokens(self) -> int:
         """Tokens before the patches: the class token, and the distillation token of a DeiT."""
         return self.class_token + self.distilled

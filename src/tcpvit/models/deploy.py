@@ -25,6 +25,7 @@ from tcpvit.layers.embed import patchify
 from tcpvit.layers.linear import TLinear
 from tcpvit.layers.norm import TLayerNorm
 from tcpvit.models.config import ViTConfig
+from tcpvit.models.twin import as_rows, dense_map, head_order, patch_map
 from tcpvit.models.vit import VisionTransformer
 
 Form = Literal["auto", "slices", "split", "dense", "mixed"]
@@ -69,19 +70,6 @@ def chosen_form(model: nn.Module) -> Form:
     if not isinstance(model, VisionTransformer) or model.config.tube_length > MOST_SLICES:
         return "slices"
     return "mixed" if model.config.d <= DENSE_WIDTH else "split"
-
-
-@torch.no_grad()
-def dense_map(function: Callable[[Tensor], Tensor], tube: int, d_in: int) -> tuple[Tensor, Tensor]:
-    """The matrix (C·d_in, out) and the shift (out) of an affine map of slices (C, n, d_in) to slices or rows."""
-    inputs = torch.eye(tube * d_in).view(-1, tube, d_in).transpose(0, 1)  # (C, C·d_in, d_in)
-    shift = as_rows(function(torch.zeros(tube, 1, d_in)))  # (1, out)
-    return as_rows(function(inputs)) - shift, shift[0]
-
-
-def as_rows(slices: Tensor) -> Tensor:
-    """Slices (C, n, d) -> rows (n, C·d) with the slices end to end; rows stay as they are."""
-    return slices.transpose(0, 1).flatten(1) if slices.ndim == 3 else slices
 
 
 def linear(matrix: Tensor, shift: Tensor) -> nn.Linear:
@@ -179,11 +167,7 @@ class RowsAttention(nn.Module):
 
     def _build_dense(self, attention: Any, affine: Callable[[Tensor], Tensor]) -> None:
         """The features stand as (3, maps, width) behind qkv and as (maps, width) before proj."""
-        shape = self.tube, 3, self.heads, self.d_h
-        order = torch.arange(math.prod(shape)).view(shape)
-        columns = order.permute(1, 2, 0, 3).flatten() if self.joint else order.transpose(0, 1).flatten()
-        rows = torch.arange(self.tube * self.d).view(self.tube, self.heads, self.d_h)
-        rows = rows.transpose(0, 1).flatten() if self.joint else rows.flatten()
+        columns, rows = (head_order(self.tube, self.heads, self.d_h, self.joint, parts) for parts in (3, 1))
         shuffle = getattr(attention, "shuffle", False)
         matrix, shift = dense_map(lambda x: attention.qkv(affine(x)), self.tube, self.d)
         self.qkv = linear(matrix[:, columns], shift[columns])
@@ -243,7 +227,6 @@ class RowsViT(nn.Module):
         config = model.config
         tube, d = config.tube_length, config.d
         self.bands, self.stem = model.bands, model.stem
-        self.channels = config.channels if config.ndim == 2 else config.in_chans
         self.patch = config.patch_shape
         self.grid = config.grid_of(*config.image_shape)
         self.prefix, self.width, self.pool = config.num_prefix_tokens, config.width, config.global_pool
@@ -256,18 +239,10 @@ class RowsViT(nn.Module):
     @torch.no_grad()
     def _embed(self, model: VisionTransformer) -> None:
         """The matrix of a patch's pixels, (c·P², C·d), and the table of everything that is added, (1+N, C·d)."""
-        c, P = self.channels, self.patch
-
-        def of_patch(images: Tensor) -> Tensor:
-            tokens = model.patch_embed(images)
-            return as_rows(tokens.flatten(-3, -2)).reshape(len(images), -1)
-
-        singles = torch.eye(c * math.prod(P)).view(-1, c, *P)  # an image of one patch for each pixel
-        order = patchify(singles, P).flatten(1)  # where `forward` finds it
-        pixels = order.mT @ (of_patch(singles) - of_patch(torch.zeros(1, c, *P)))
-        blank = model.patch_embed(torch.zeros(1, c, *(p * n for p, n in zip(P, self.grid, strict=True))))
-        table = model.embed(blank, self.grid)
-        self.pixels = nn.Parameter(pixels)
+        sides = (pixels * patches for pixels, patches in zip(self.patch, self.grid, strict=True))
+        blank = torch.zeros(1, model.config.embedded_channels, *sides)
+        table = model.embed(model.patch_embed(blank), self.grid)
+        self.pixels = nn.Parameter(patch_map(model)[0])
         self.table = nn.Parameter(as_rows(table.squeeze(-3)).reshape(self.tokens, -1))
 
     def _head(self, model: VisionTransformer, tube: int, d: int) -> tuple[Tensor, Tensor]:

@@ -22,7 +22,6 @@ from tcpvit.layers import (
     Block,
     Mlp,
     PatchEmbed,
-    TAttention,
     TBlock,
     TConv2d,
     TLayerNorm,
@@ -32,7 +31,6 @@ from tcpvit.layers import (
 )
 from tcpvit.layers.embed import patch_grid
 from tcpvit.layers.local import ConvEmbed, TokenConv
-from tcpvit.models.config import ViTConfig
 from tcpvit.models.vit import VisionTransformer
 
 
@@ -120,18 +118,46 @@ def dense_twin(model: VisionTransformer) -> DenseTwin:
         torch.set_default_dtype(previous)
 
 
-def as_matrix(linear_map: Callable[[Tensor], Tensor], tube: int, d_in: int) -> tuple[Tensor, Tensor]:
-    """The matrix (C·d_out, C·d_in) and offset (C·d_out) of an affine map of slices, slices laid end to end.
+@torch.no_grad()
+def dense_map(function: Callable[[Tensor], Tensor], tube: int, d_in: int) -> tuple[Tensor, Tensor]:
+    """The matrix (C·d_in, out) and the shift (out) of an affine map of slices (C, n, d_in) to slices or rows.
 
-    >>> as_matrix(lambda x_hat: 2 * x_hat, tube=2, d_in=1)
+    >>> dense_map(lambda x_hat: 2 * x_hat, tube=2, d_in=1)
     (tensor([[2., 0.],
             [0., 2.]]), tensor([0., 0.]))
     """
-    D = tube * d_in
-    units = torch.eye(D).view(D, tube, d_in).transpose(0, 1).contiguous()  # (C, D, d_in)
-    offset = linear_map(torch.zeros(tube, 1, d_in))  # (C, 1, d_out)
-    rows = (linear_map(units) - offset).transpose(0, 1).flatten(1)  # (D, C·d_out)
-    return rows.mT.contiguous(), offset.flatten()
+    units = torch.eye(tube * d_in).view(-1, tube, d_in).transpose(0, 1).contiguous()  # (C, C·d_in, d_in)
+    shift = as_rows(function(torch.zeros(tube, 1, d_in)))  # (1, out)
+    return as_rows(function(units)) - shift, shift[0]
+
+
+def as_rows(slices: Tensor) -> Tensor:
+    """Slices (C, n, d) -> rows (n, C·d) with the slices end to end; rows stay as they are."""
+    return slices.transpose(0, 1).flatten(1) if slices.ndim == 3 else slices
+
+
+def head_order(tube: int, heads: int, d_h: int, joint: bool, parts: int = 1) -> Tensor:
+    """Where features (parts, softmax map, its width) stand among slices end to end, (C, parts, heads, d_h).
+
+    >>> head_order(2, 2, 1, joint=True).tolist(), head_order(2, 2, 1, joint=False).tolist()
+    ([0, 2, 1, 3], [0, 1, 2, 3])
+    """
+    order = torch.arange(tube * parts * heads * d_h).view(tube, parts, heads, d_h)
+    return (order.permute(1, 2, 0, 3) if joint else order.transpose(0, 1)).flatten()
+
+
+@torch.no_grad()
+def patch_map(model: VisionTransformer) -> tuple[Tensor, Tensor]:
+    """The matrix (P²·channels, C·d) and the shift from a flat patch, channels fastest, to the slices of its token."""
+    sides, channels = model.config.patch_shape, model.config.embedded_channels
+    pixels = prod(sides) * channels
+    units = torch.eye(pixels).view(pixels, *sides, channels).movedim(-1, 1)  # images of one patch
+
+    def token(images: Tensor) -> Tensor:
+        return as_rows(model.patch_embed(images).flatten(-3, -2)).reshape(len(images), -1)  # (n, C·d)
+
+    shift = token(torch.zeros(1, channels, *sides))
+    return token(units) - shift, shift[0]
 
 
 def _twin_block(block: TBlock) -> Block:
@@ -142,14 +168,15 @@ def _twin_block(block: TBlock) -> Block:
     twin: Any = Block(C * d, heads, attn_layer=layer, attention_pool=block.pool)
     twin.mlp = Mlp(C * d, C * hidden, local=mlp.local.kernel if mlp.local else 0, gated=mlp.gated)
     twin.norm1, twin.norm2 = SliceLayerNorm(block.norm1), SliceLayerNorm(block.norm2)
-    _fold(twin.attn.qkv, *_qkv_matrix(attn))
-    _fold(twin.attn.proj, *_proj_matrix(attn))
-    matrix, offset = as_matrix(lambda x: _leave_if(mlp, mlp.fc1(x)), C, d)  # rows (C, hidden), or (C, 2, hidden)
-    order = torch.arange(len(matrix)).view(C, -1, hidden).transpose(0, 1).flatten()
-    _fold(twin.mlp.fc1, matrix[order], offset[order])
+    qkv_order, order = (head_order(C, attn.num_heads, attn.head_dim, attn.joint, parts) for parts in (3, 1))
+    _fold(twin.attn.qkv, *dense_map(attn.qkv, C, d), columns=qkv_order)
+    project = dense_map(lambda o: attn.proj(shuffle_slices(o) if attn.shuffle else o), C, d)
+    _fold(twin.attn.proj, project[0][order], project[1])
+    order = torch.arange(C * mlp.fc1.d_out).view(C, -1, hidden).transpose(0, 1).flatten()  # (C, 1 or 2, hidden)
+    _fold(twin.mlp.fc1, *dense_map(lambda x: _leave_if(mlp, mlp.fc1(x)), C, d), columns=order)
     if mlp.local is not None:
         _twin_filters(mlp, twin.mlp.local)
-    _fold(twin.mlp.fc2, *as_matrix(lambda h: mlp.fc2(_enter_if(mlp, h)), C, hidden))
+    _fold(twin.mlp.fc2, *dense_map(lambda h: mlp.fc2(_enter_if(mlp, h)), C, hidden))
     return twin
 
 
@@ -170,8 +197,8 @@ def _twin_filters(mlp: TMlp, twin: TokenConv) -> None:
 def _twin_embed(model: VisionTransformer) -> PatchEmbed | ConvEmbed:
     config, embed = model.config, model.patch_embed
     if not isinstance(embed, ConvEmbed):
-        patches = PatchEmbed(_input_channels(config), config.patch_shape, config.width)
-        _fold(patches.proj, *_patch_matrix(model))
+        patches = PatchEmbed(config.embedded_channels, config.patch_shape, config.width)
+        _fold(patches.proj, *patch_map(model))
         return patches
     twin = ConvEmbed(config.channels, config.patch_shape[0], config.between, config.width)
     twin.first = copy.deepcopy(embed.first)
@@ -201,45 +228,12 @@ def _enter_if(mlp: TMlp, h: Tensor) -> Tensor:
     return shuffle_slices(h_hat) if mlp.shuffle else h_hat
 
 
-def _qkv_matrix(attn: TAttention) -> tuple[Tensor, Tensor]:
-    """Rows in the order of nn.Linear's heads: q, k, v, then head, then what belongs to the head."""
-    C, d = attn.tube, attn.qkv.d_in
-    matrix, offset = as_matrix(attn.qkv, C, d)  # rows (C, 3, H, d_h)
-    order = torch.arange(len(matrix)).view(C, 3, attn.num_heads, attn.head_dim)
-    order = (order.permute(1, 2, 0, 3) if attn.joint else order.transpose(0, 1)).flatten()
-    return matrix[order], offset[order]
-
-
-def _proj_matrix(attn: TAttention) -> tuple[Tensor, Tensor]:
-    """Columns in the order in which the heads come out."""
-    C, d = attn.tube, attn.proj.d_in
-    matrix, offset = as_matrix(lambda o: attn.proj(shuffle_slices(o) if attn.shuffle else o), C, d)
-    if not attn.joint:
-        return matrix, offset
-    order = torch.arange(C * d).view(C, attn.num_heads, attn.head_dim).transpose(0, 1).flatten()
-    return matrix[:, order], offset
-
-
-def _patch_matrix(model: VisionTransformer) -> tuple[Tensor, Tensor]:
-    """From a flat patch, (P²·in_chans, channel fastest), to the hat slices of its token, end to end."""
-    sides, channels = model.config.patch_shape, _input_channels(model.config)
-    pixels = prod(sides) * channels
-    units = torch.eye(pixels).view(pixels, *sides, channels).movedim(-1, 1)  # images of one patch
-    offset = model.patch_embed(torch.zeros(1, channels, *sides))  # (C, 1, 1, d)
-    columns = (model.patch_embed(units) - offset).squeeze(2).transpose(0, 1).flatten(1)  # (pixels, C·d)
-    return columns.mT, offset.flatten()
-
-
-def _input_channels(config: ViTConfig) -> int:
-    """Of what the patch embedding is given."""
-    return config.in_chans if config.ndim == 3 else config.channels
-
-
 def _end_to_end(x_hat: Tensor) -> Tensor:
     """(C, 1, n, d) -> (1, n, C·d)."""
     return x_hat.squeeze(1).transpose(0, 1).flatten(1).unsqueeze(0)
 
 
-def _fold(linear: nn.Linear, matrix: Tensor, offset: Tensor) -> None:
-    linear.weight.data.copy_(matrix)
-    linear.bias.data.copy_(offset)
+def _fold(linear: nn.Linear, matrix: Tensor, shift: Tensor, columns: Tensor | slice = slice(None)) -> None:
+    """Let the layer compute x @ matrix + shift, its outputs in the order of `columns`."""
+    linear.weight.data.copy_(matrix[:, columns].mT)
+    linear.bias.data.copy_(shift[columns])

@@ -92,9 +92,14 @@ class VisionTransformer(Pretrained, nn.Module):
         tube, d = config.tube_length, config.d
         self.transform = phi = HatTransform(transform, config.tube_shape)
         coupling = config.slice_coupling
-        channels = config.in_chans if config.ndim == 3 else config.channels
         self.patch_embed = self._conv_embed(tube) or TPatchEmbed(
-            channels, config.patch_shape, d, phi, config.embedding, share=coupling.shared, axes=config.tube_axes
+            config.embedded_channels,
+            config.patch_shape,
+            d,
+            phi,
+            config.embedding,
+            share=coupling.shared,
+            axes=config.tube_axes,
         )
         self.embed = self._token_embedding((tube, 1), shared=coupling.shared)
         self.blocks = nn.ModuleList(

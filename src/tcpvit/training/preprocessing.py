@@ -53,7 +53,7 @@ def describe_preprocessing(data: Images, recipe: DataRecipe) -> dict[str, Any]:
         "image_shape": list(data.image_shape),
         "dtype": str(data.dtype).removeprefix("torch."),
         "bands": recipe.options.get("bands", "all"),
-        "fit": default_fit(recipe, data.task),
+        "fit": default_fit(recipe, data.task, data.unit),
         "unit": data.unit,
         "mean": list(data.mean),
         "std": list(data.std),
@@ -65,15 +65,19 @@ def describe_preprocessing(data: Images, recipe: DataRecipe) -> dict[str, Any]:
     return about
 
 
-def default_fit(recipe: DataRecipe | None, task: str) -> Fit:
-    """How images become square: as the recipe says, else squashed if they have masks and are of a built-in set.
+def default_fit(recipe: DataRecipe | None, task: str, unit: str = "images") -> Fit:
+    """How images get their size: as the recipe says, else squashed if they have masks and are of a built-in set.
+
+    Volumes are squashed if they have no masks, and cut into windows if they do.
 
     >>> default_fit(DataRecipe("oxford-pet"), "segmentation"), default_fit(DataRecipe("folder:scans"), "segmentation")
     ('squash', 'crop')
     """
     own = recipe is not None and recipe.name.startswith("folder:")
-    fit: Fit = "squash" if task == "segmentation" and not own else "crop"
-    return recipe.options.get("fit", fit) if recipe is not None else fit
+    segments = task == "segmentation"
+    squashed = not segments if unit == "volumes" else segments and not own
+    fit: Fit = "squash" if squashed else "crop"
+    return (recipe.options.get("fit") or fit) if recipe is not None else fit
 
 
 def read_preprocessing(folder: Path) -> dict[str, Any] | None:

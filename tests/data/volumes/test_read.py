@@ -11,7 +11,7 @@ from PIL import Image
 from tcpvit.data import load_dataset
 from tcpvit.data.volumes.folder import window_corners
 from tcpvit.data.volumes.read import find_volumes, read_volume
-from tcpvit.data.volumes.video import chosen_frames, find_clips, read_clip, write_clip
+from tcpvit.data.volumes.video import chosen_frames, clip_bytes, find_clips, read_clip
 
 nib = pytest.importorskip("nibabel")
 RAS = np.random.default_rng(0).integers(-1000, 1000, (5, 6, 7)).astype(np.int16)  # x, y, z of the patient
@@ -134,6 +134,16 @@ def test_a_dicom_series_is_the_volume_that_nifti_has(tmp_path):
     assert find_volumes([tmp_path]) == [tmp_path / "scan"]
 
 
+def test_a_series_is_found_whatever_lies_before_its_slices(tmp_path):
+    write_series(tmp_path / "scan")
+    (tmp_path / "scan" / "ABOUT.txt").write_text("anonymised")
+    directory = next((tmp_path / "scan").glob("*.dcm")).read_bytes()[:132] + b"a list of files"
+    (tmp_path / "DICOMDIR").write_bytes(directory)
+    (tmp_path / "scan" / "DICOMDIR").write_bytes(directory)
+    assert find_volumes([tmp_path]) == [tmp_path / "scan"]
+    np.testing.assert_array_equal(read_volume(tmp_path / "scan").voxels[0], RAS.transpose(2, 1, 0))
+
+
 def test_series_that_are_not_whole_are_refused(tmp_path):
     write_series(tmp_path / "gap", skip=3)
     with pytest.raises(ValueError, match="slices are missing or there twice"):
@@ -150,7 +160,7 @@ def test_series_that_are_not_whole_are_refused(tmp_path):
 def make_video(path, frames=12):
     pytest.importorskip("av")
     grey = [np.full((48, 64, 3), 20 * t, dtype=np.uint8) for t in range(frames)]
-    write_clip(path, grey)
+    path.write_bytes(clip_bytes(grey))
 
 
 def test_clips_of_video_files_and_folders_of_frames(tmp_path):
@@ -200,6 +210,89 @@ def test_folders_of_volumes_by_class_and_with_masks(tmp_path):
     (tmp_path / "pairs" / "masks" / "1.nii.gz").unlink()
     with pytest.raises(ValueError, match=r"1.nii.gz has no mask of its name"):
         load_dataset(f"volumes:{tmp_path / 'pairs'}", image_size=8)
+
+
+def write_pair(folder, name, voxels, mask, affine=AFFINE, mask_affine=AFFINE):
+    for kind, values, own in (("images", voxels, affine), ("masks", mask, mask_affine)):
+        path = folder / kind / f"{name}.nii.gz"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        nib.save(nib.Nifti1Image(values, own), path)
+
+
+def test_masks_of_volumes_of_one_name_are_those_of_their_folder(tmp_path):
+    for i in range(3):  # each patient's file has the same name
+        mask = np.full((8, 8, 8), i, np.uint8)
+        write_pair(tmp_path, f"patient{i}/scan", mask * 10.0, mask)
+    found = load_dataset(f"volumes:{tmp_path}", image_size=8)
+    for part in (found.train, found.val):
+        torch.testing.assert_close(part.images[:, 0] / 10, part.targets.float())
+    (tmp_path / "images" / "patient1" / "scan.nii.gz").unlink()
+    with pytest.raises(ValueError, match=r"patient1/scan.nii.gz is the mask of no volume"):
+        load_dataset(f"volumes:{tmp_path}", image_size=8)
+
+
+def test_masks_that_lie_elsewhere_are_refused_and_turned_ones_taken(tmp_path):
+    voxels = np.arange(512.0).reshape(8, 8, 8)
+    mask = (voxels > 99).astype(np.uint8)
+    flipped = np.diag([-2.0, 3, 4, 1])
+    flipped[:3, 3] = [10 + 2 * 7, 20, 30]
+    for i in range(2):
+        write_pair(tmp_path / "turned", i, voxels, mask[::-1].copy(), AFFINE, flipped)
+        write_pair(tmp_path / "moved", i, voxels, mask, AFFINE, AFFINE + np.eye(4)[:, [1, 2, 3, 0]] * 9)
+        write_pair(tmp_path / "unsaid", i, voxels, mask, flipped)
+        (tmp_path / "unsaid" / "masks" / f"{i}.nii.gz").unlink()
+        np.save(tmp_path / "unsaid" / "masks" / f"{i}.npy", mask.transpose(2, 1, 0))
+    found = load_dataset(f"volumes:{tmp_path / 'turned'}", image_size=8).train
+    assert ((found.images[:, 0] > 99) == found.targets).all()
+    for kind in ("moved", "unsaid"):
+        with pytest.raises(ValueError, match=r"masks/[01].\w+.* lies elsewhere in space"):
+            load_dataset(f"volumes:{tmp_path / kind}", image_size=8)
+
+
+def test_what_surrounds_a_small_volume_is_its_least_value_as_in_prediction(tmp_path):
+    for i in range(2):
+        write_pair(tmp_path, i, np.full((4, 8, 8), -1000.0 + i), np.ones((4, 8, 8), np.uint8))
+    assert load_dataset(f"volumes:{tmp_path}", image_size=8).train.images.max() < -900
+
+
+def test_masks_without_a_class_are_refused(tmp_path):
+    for i in range(2):
+        write_pair(tmp_path, i, np.zeros((8, 8, 8)), np.full((8, 8, 8), 255, np.uint8))
+    with pytest.raises(ValueError, match="255 means that a voxel is left out"):
+        load_dataset(f"volumes:{tmp_path}", image_size=8)
+
+
+def test_held_out_volumes_say_nothing_about_the_normalisation_and_parts_have_one_scale(tmp_path):
+    for name in ("a", "b"):
+        for part, level in (("train", 100), ("test", 40_000)):
+            (tmp_path / part / name).mkdir(parents=True)
+            for i in range(5):
+                np.save(tmp_path / part / name / f"{i}.npy", np.full((4, 4, 4), level + i, np.uint16))
+    for path in (tmp_path / "train").rglob("*.npy"):
+        np.save(path, np.load(path).astype(np.uint8))
+    apart = load_dataset(f"volumes:{tmp_path}", image_size=4)
+    assert apart.train.dtype == apart.test.dtype == torch.float32
+    assert apart.train.mean[0] == pytest.approx(102)
+    alone = load_dataset(f"volumes:{tmp_path / 'train'}", image_size=4)
+    assert alone.train.mean[0] * alone.train.scale == pytest.approx(alone.train.images.double().mean().item())
+    assert alone.train.mean == alone.val.mean
+
+
+def test_a_video_that_leads_to_another_file_is_refused(tmp_path):
+    make_video(tmp_path / "real.mp4")
+    (tmp_path / "list.mp4").write_text("ffconcat version 1.0\nfile real.mp4\n")
+    with pytest.raises(ValueError, match=r"list.mp4 is no video that can be read"):
+        read_clip(tmp_path / "list.mp4", 4, 16)
+
+
+def test_frames_of_arrays_keep_their_scale(tmp_path):
+    np.save(tmp_path / "deep.npy", np.full((4, 8, 8), 32768, np.uint16))
+    np.save(tmp_path / "share.npy", np.full((4, 8, 8), 0.5))
+    np.save(tmp_path / "bytes.npy", np.full((4, 8, 8), 128.0))
+    for name in ("deep", "share"):
+        assert read_clip(tmp_path / f"{name}.npy", 2, 8).mean() == 128
+    with pytest.raises(ValueError, match="holds 128 to 128; frames of an array are uint8, uint16, or from 0 to 1"):
+        read_clip(tmp_path / "bytes.npy", 2, 8)
 
 
 def test_folders_of_clips(tmp_path):

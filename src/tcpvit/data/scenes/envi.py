@@ -36,7 +36,8 @@ def read_envi(path: Path, *, dims: int) -> Raster:
     if header_path is None:
         raise ValueError(f"{path} has no ENVI header beside it: {path.name}.hdr is missing")
     header = parse_header(header_path)
-    values = _map_values(header, header_path, _data_file(path, header_path))
+    data_path = _data_file(path, header_path)
+    values = _map_values(header, header_path, data_path)
     if dims == MAP:
         if values.shape[2] != 1:
             raise ValueError(f"{path} has {values.shape[2]} bands, a label map has one")
@@ -50,6 +51,7 @@ def read_envi(path: Path, *, dims: int) -> Raster:
         colours=colours,
         bad_bands=None if dims == MAP or "bbl" not in header else _numbers(header, "bbl", header_path) == 0,
         georeference=Georeference("envi", places) if places else None,
+        files=(header_path, data_path),
     )
 
 

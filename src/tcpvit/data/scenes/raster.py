@@ -30,6 +30,7 @@ class Raster:
     colours: tuple[Colour, ...] = ()
     bad_bands: NDArray[np.bool_] | None = None
     georeference: Georeference | None = None
+    files: tuple[Path, ...] = ()  # that were read
 
 
 class ArrayInfo(NamedTuple):

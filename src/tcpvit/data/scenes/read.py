@@ -35,6 +35,7 @@ def read_scene(
         bad_bands=cube.bad_bands,
         georeference=cube.georeference,
         source=path,
+        files=cube.files,
         name=path.stem or path.name,
     )
     if labels is None and labels_key is None:
@@ -52,6 +53,7 @@ def with_labels(scene: Scene, path: str | Path, *, key: str | None = None) -> Sc
         class_names=found.class_names,
         colours=found.colours,
         georeference=scene.georeference or found.georeference,
+        files=(*scene.files, *found.files),
     )
 
 
@@ -61,11 +63,12 @@ def read_raster(path: Path, *, dims: int, key: str | None = None, size: tuple[in
         if dims == MAP:
             raise ValueError(f"{path} is a folder; labels are read from one file")
         paths = band_files(path)
-        return stack_bands(paths, [read_raster(band, dims=CUBE) for band in paths])
+        return replace(stack_bands(paths, [read_raster(band, dims=CUBE) for band in paths]), files=tuple(paths))
     if path.exists() and not path.is_file():
         raise ValueError(f"{path} is a pipe, a socket or a device; a scene is read from a file")
     try:
-        return _read_file(path, dims, key, size)
+        found = _read_file(path, dims, key, size)
+        return replace(found, files=found.files or (path,))
     except (FileNotFoundError, PermissionError, ImportError, MemoryError):
         raise
     except Exception as error:  # the packages that read files fail in many ways on damaged ones

@@ -7,8 +7,8 @@ A classifier of pixels sees a window around each. Where test windows contain tra
 from __future__ import annotations
 
 import hashlib
+import io
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,6 +23,7 @@ from tcpvit.data.scenes.raster import MAP
 from tcpvit.data.scenes.read import read_raster
 from tcpvit.data.scenes.scene import as_labels
 from tcpvit.errors import did_you_mean
+from tcpvit.files import write_atomically
 from tcpvit.validation import Count, Fraction, Seed, Text, checked
 
 UNUSED, TRAIN, VALIDATION, TEST, GUARD = range(5)
@@ -122,15 +123,20 @@ class SceneSplit:
         return tuple(notes)
 
     def save(self, path: str | Path) -> Path:
-        """Write the codes and how they were made to an .npz file."""
+        """Write the codes and how they were made to an .npz file; only a split is written over."""
         path = Path(path)
         if path.suffix != ".npz":
             raise ValueError(f"{path}: a split is saved as .npz")
+        if path.exists():
+            try:
+                SceneSplit.load(path)
+            except ValueError:
+                raise ValueError(f"{path} is there already, and is no saved split; name another file") from None
         about = {name: value for name, value in vars(self).items() if name != "codes"} | {"leakage": self.leakage}
-        temporary = path.with_name(f".{path.name}.part")
-        with temporary.open("wb") as file:
-            np.savez_compressed(file, codes=self.codes, about=np.frombuffer(json.dumps(about).encode(), np.uint8)[None])
-        os.replace(temporary, path)
+        content = io.BytesIO()
+        np.savez_compressed(content, codes=self.codes, about=np.frombuffer(json.dumps(about).encode(), np.uint8)[None])
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, content.getvalue())
         return path
 
     @classmethod

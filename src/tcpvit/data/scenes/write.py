@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from tcpvit.data.scenes.envi import TYPES
 from tcpvit.data.scenes.scene import Colour, Georeference, Scene, as_labels
 from tcpvit.data.scenes.tiff import tifffile
 from tcpvit.errors import did_you_mean
+from tcpvit.files import keep_inputs, write_atomically
 
 NOT_CLASSIFIED = "Unclassified"
 BLACK = (0, 0, 0)
@@ -28,11 +30,7 @@ def write_class_map(
     Confidences go to a second file, NAME_confidence. Returns the files written.
     """
     path = Path(path)
-    writers = {".tif": _write_tiff, ".tiff": _write_tiff, ".hdr": _write_envi, ".png": _write_png, ".npy": _write_npy}
-    if path.suffix.lower() not in writers:
-        raise ValueError(
-            f"{path}: a class map cannot be written as {path.suffix!r}{did_you_mean(path.suffix, writers)}"
-        )
+    check_place(path, scene)
     classes = as_labels(classes, "the class map")
     if classes.shape != scene.shape[:2] or (confidence is not None and confidence.shape != classes.shape):
         shapes = classes.shape if confidence is None else (classes.shape, confidence.shape)
@@ -40,18 +38,60 @@ def write_class_map(
     if classes.max(initial=0) > scene.num_classes:
         raise ValueError(f"the class map has class {classes.max()}, but {scene.name} has {scene.num_classes} classes")
     small = classes.astype(np.uint8 if scene.num_classes < 256 else np.uint16)
-    write = writers[path.suffix.lower()]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write = _writers()[path.suffix.lower()]
     written = write(path, small, scene, True)
     if confidence is not None:
-        beside = path.with_name(f"{path.stem}_confidence{path.suffix}")
-        written += write(beside, np.asarray(confidence, np.float32), scene, False)
+        written += write(_beside(path), np.asarray(confidence, np.float32), scene, False)
     return written
 
 
+def check_place(path: Path, scene: Scene) -> None:
+    """Raise unless a map of the scene can be written there: before hours of work, and never over the user's own data.
+
+    Neither what the scene was read from is written over, nor half of an ENVI pair, whose other half is of something
+    else.
+    """
+    if path.suffix.lower() not in _writers():
+        raise ValueError(
+            f"{path}: a class map cannot be written as {path.suffix!r}{did_you_mean(path.suffix, _writers())}"
+        )
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder; name the file of the map in it")
+    above = next(parent for parent in path.absolute().parents if parent.exists())
+    if not above.is_dir() or not os.access(above, os.W_OK):
+        raise OSError(f"{above} cannot be written into; name another place for the map")
+    kind = {".tif": "geotiff", ".tiff": "geotiff", ".hdr": "envi"}.get(path.suffix.lower())
+    if kind is not None:
+        _georeference(scene.georeference, kind, path)
+    places = [part for whole in (path, _beside(path)) for part in _files_of(whole)]
+    keep_inputs(places, scene.files)
+    if scene.source is not None and scene.source.is_dir() and path.resolve().parent == scene.source.resolve():
+        raise ValueError(f"{path} would become a band of {scene.name}, which is that folder; name another place")
+    for whole in (path, _beside(path)):
+        there = [part for part in _files_of(whole) if part.exists()]
+        if kind == "envi" and len(there) == 1:
+            raise ValueError(f"{there[0]} is there already, and is no part of a map; name another place")
+
+
+def _beside(path: Path) -> Path:
+    """Where the confidences go."""
+    return path.with_name(f"{path.stem}_confidence{path.suffix}")
+
+
+def _files_of(path: Path) -> list[Path]:
+    """An ENVI file is a pair."""
+    return [path, path.with_suffix(".img")] if path.suffix.lower() == ".hdr" else [path]
+
+
+def _writers() -> dict[str, Callable[[Path, NDArray[Any], Scene, bool], list[Path]]]:
+    return {".tif": _write_tiff, ".tiff": _write_tiff, ".hdr": _write_envi, ".png": _write_png, ".npy": _write_npy}
+
+
 def _write_npy(path: Path, values: NDArray[Any], scene: Scene, is_classes: bool) -> list[Path]:
-    with _temporary(path).open("wb") as file:
-        np.save(file, values, allow_pickle=False)
-    return [_finish(path)]
+    content = io.BytesIO()
+    np.save(content, values, allow_pickle=False)
+    return _put(path, content)
 
 
 def _write_png(path: Path, values: NDArray[Any], scene: Scene, is_classes: bool) -> list[Path]:
@@ -64,8 +104,9 @@ def _write_png(path: Path, values: NDArray[Any], scene: Scene, is_classes: bool)
     image = Image.fromarray(pixels)
     if is_classes:
         image.putpalette([level for colour in (BLACK, *scene.colours) for level in colour])
-    image.save(_temporary(path), "PNG")
-    return [_finish(path)]
+    content = io.BytesIO()
+    image.save(content, "PNG")
+    return _put(path, content)
 
 
 def _write_tiff(path: Path, values: NDArray[Any], scene: Scene, is_classes: bool) -> list[Path]:
@@ -74,10 +115,11 @@ def _write_tiff(path: Path, values: NDArray[Any], scene: Scene, is_classes: bool
     if is_classes and values.dtype == np.uint8:
         options = {"photometric": "palette", "colormap": _colour_table(scene.colours)}
     extra = [(code, dtype, _count(value), value, True) for code, (dtype, value) in tags.items()]
+    content = io.BytesIO()
     tifffile().imwrite(
-        _temporary(path), values, compression="zlib", extratags=extra, metadata=None, software="tcpvit", **options
+        content, values, compression="zlib", extratags=extra, metadata=None, software="tcpvit", **options
     )
-    return [_finish(path)]
+    return _put(path, content)
 
 
 def _count(value: Any) -> int:
@@ -105,14 +147,19 @@ def _write_envi(path: Path, values: NDArray[Any], scene: Scene, is_classes: bool
         "byte order": 0,
     }
     if is_classes:
-        names = (NOT_CLASSIFIED, *(name.replace(",", " ") for name in scene.class_names))
+        names = (NOT_CLASSIFIED, *map(_header_text, scene.class_names))
         levels = ", ".join(str(level) for colour in (BLACK, *scene.colours) for level in colour)
         fields |= {"classes": len(names), "class names": f"{{{', '.join(names)}}}", "class lookup": f"{{{levels}}}"}
     fields |= {name: text if name in ("x start", "y start") else f"{{{text}}}" for name, text in places.items()}
-    _temporary(data_path).write_bytes(values.astype(values.dtype.newbyteorder("<")).tobytes())
+    write_atomically(data_path, values.astype(values.dtype.newbyteorder("<")).tobytes())
     lines = "".join(f"{name} = {value}\n" for name, value in fields.items())
-    _temporary(path).write_text(f"ENVI\n{lines}", encoding="utf-8")
-    return [_finish(data_path), _finish(path)]
+    write_atomically(path, f"ENVI\n{lines}".encode())
+    return [data_path, path]
+
+
+def _header_text(name: str) -> str:
+    """A class name without what separates names and fields of a header."""
+    return "".join(" " if letter in ",{}" or not letter.isprintable() else letter for letter in name)
 
 
 def _georeference(georeference: Georeference | None, kind: str, path: Path) -> Any:
@@ -127,11 +174,6 @@ def _georeference(georeference: Georeference | None, kind: str, path: Path) -> A
     return georeference.entries
 
 
-def _temporary(path: Path) -> Path:
-    return path.with_name(f".{path.name}.part")
-
-
-def _finish(path: Path) -> Path:
-    """Put the finished file in its place, so that nobody meets half of one."""
-    os.replace(_temporary(path), path)
-    return path
+def _put(path: Path, content: io.BytesIO) -> list[Path]:
+    write_atomically(path, content.getvalue())
+    return [path]

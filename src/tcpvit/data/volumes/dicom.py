@@ -21,7 +21,9 @@ def pydicom() -> Any:
 
 
 def is_dicom(path: Path) -> bool:
-    """Whether a file begins as DICOM files do."""
+    """Whether a file begins as DICOM files do; a DICOMDIR is but a list of others."""
+    if path.name.upper() == "DICOMDIR":
+        return False
     try:
         with path.open("rb") as file:
             return file.read(132)[128:] == b"DICM"

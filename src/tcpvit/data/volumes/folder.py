@@ -16,11 +16,13 @@ from torch.nn import functional as F
 
 from tcpvit.data.image_set import IGNORE, ImageSet, Splits, measure_statistics, resize_volumes
 from tcpvit.data.images import Fit, raise_all
-from tcpvit.data.listing import part_folders
-from tcpvit.data.subsets import draw, fraction_sizes
+from tcpvit.data.listing import part_folders, subfolders
+from tcpvit.data.subsets import draw, draw_parts, fraction_sizes
+from tcpvit.data.volumes.nifti import lie_alike
 from tcpvit.data.volumes.read import READ, read_volume, stem_of, volumes_below
 from tcpvit.data.volumes.sets import Clips, Volumes
-from tcpvit.data.volumes.video import SUFFIXES, clips_below, read_clip
+from tcpvit.data.volumes.video import READ as READ_CLIPS
+from tcpvit.data.volumes.video import clips_below, read_clip
 from tcpvit.memory import check_memory
 from tcpvit.progress import Progress
 from tcpvit.validation import Count, Extent, Flag, Maybe, Seed, Share
@@ -86,7 +88,7 @@ def load_clips(
         def read(path: Path, random: np.random.Generator = random) -> NDArray[Any]:
             return read_clip(path, frames, image_size, stride=stride, place=random.random(), colour=colour)
 
-        files, labels = _list(place, classes, clips_below, f"{', '.join(SUFFIXES)} files and folders of frames")
+        files, labels = _list(place, classes, clips_below, READ_CLIPS)
         images = _read_all(files, read, steps, f"reading {folder.name}/{part}")
         parts[part] = Clips(
             torch.from_numpy(np.stack(images)),
@@ -101,12 +103,13 @@ def load_clips(
 
 def _labelled(folders: dict[str, Path], size: tuple[int, ...], fit: Fit, steps: Progress) -> dict[str, Volumes]:
     classes = _classes(folders["train"])
-    parts = {}
+    images, labels = {}, {}
     for part, folder in folders.items():
-        files, labels = _list(folder, classes, volumes_below, READ)
-        images = _read_all(files, lambda path: fitted(read_volume(path).voxels, size, fit), steps, f"reading {part}")
-        parts[part] = _as_set(images, labels, classes, f"{folder.name}/{part}")
-    return parts
+        files, labels[part] = _list(folder, classes, volumes_below, READ)
+        images[part] = _read_all(
+            files, lambda path: fitted(read_volume(path).voxels, size, fit), steps, f"reading {part}"
+        )
+    return _as_sets(images, labels, classes, folders["train"].name)
 
 
 def _masked(
@@ -126,33 +129,61 @@ def _masked(
         for part, some in pairs.items()
     }
     values = {int(v) for part in examples.values() for _, ids in part for v in np.unique(ids)} - {IGNORE}
-    classes = tuple("background" if k == 0 else f"class {k}" for k in range(max(values, default=1) + 1))
-    source = folders["train"].name
-    return {
-        part: _as_set(
-            [voxels for voxels, _ in found],
-            torch.from_numpy(np.stack([ids for _, ids in found])),
-            classes,
-            f"{source}/{part}",
+    if max(values, default=0) < 1:
+        raise ValueError(
+            f"the masks of {folders['train']} have no class but 0; {IGNORE} means that a voxel is left out: write the "
+            "classes as 1, 2, ..."
         )
-        for part, found in examples.items()
-    }
+    classes = tuple("background" if k == 0 else f"class {k}" for k in range(max(values) + 1))
+    images = {part: [voxels for voxels, _ in found] for part, found in examples.items()}
+    targets = {part: torch.from_numpy(np.stack([ids for _, ids in found])) for part, found in examples.items()}
+    return _as_sets(images, targets, classes, folders["train"].name)
 
 
 def _pairs(folder: Path) -> list[tuple[Path, Path]]:
-    """Volumes with the masks of their names."""
+    """Volumes with the masks of their names, which lie in folders of the same names."""
     if not (folder / "masks").is_dir():
         raise ValueError(f"{folder} has images/ and no masks/: add the masks, named as their volumes")
-    masks = {stem_of(path): path for path in volumes_below(folder / "masks")}
-    images = sorted(volumes_below(folder / "images"))
-    lacking = [f"{path} has no mask of its name in {folder / 'masks'}" for path in images if stem_of(path) not in masks]
-    raise_all(lacking or ([] if images else [f"{folder / 'images'} holds no volumes; looked for {READ}"]))
-    return [(path, masks[stem_of(path)]) for path in images]
+    problems: list[str] = []
+    images, masks = (_by_name(folder / kind, problems) for kind in ("images", "masks"))
+    problems += [
+        f"{path} has no mask of its name in {folder / 'masks'}" for n, path in images.items() if n not in masks
+    ]
+    problems += [
+        f"{path} is the mask of no volume in {folder / 'images'}" for n, path in masks.items() if n not in images
+    ]
+    raise_all(problems or ([] if images else [f"{folder / 'images'} holds no volumes; looked for {READ}"]))
+    return [(path, masks[name]) for name, path in images.items()]
+
+
+def _by_name(folder: Path, problems: list[str]) -> dict[str, Path]:
+    """The volumes below a folder by their names without endings, those of the folders they lie in included."""
+    found: dict[str, Path] = {}
+    for path in sorted(volumes_below(folder)):
+        name = str(path.relative_to(folder).with_name(stem_of(path))) if path != folder else "."
+        if name in found:
+            problems.append(f"{found[name]} and {path} have one name; keep one of them")
+        found[name] = path
+    return found
 
 
 def _examples(image: Path, mask: Path, size: tuple[int, ...], fit: Fit) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
     """The volume and its mask as one example, or as windows that cover it."""
-    voxels, ids = read_volume(image).voxels, read_volume(mask).voxels[0]
+    voxels, ids = read_pair(image, mask)
+    if fit == "squash":
+        yield fitted(voxels, size, fit), fitted_mask(ids, size, fit)
+        return
+    voxels, ids = padded(voxels, size, voxels.min()), padded(ids[None], size, IGNORE)[0]
+    for corner in window_corners(ids.shape, size, overlap=0.0):
+        yield cut_out(voxels, corner, size), cut_out(ids[None], corner, size)[0]
+
+
+def read_pair(image: Path, mask: Path) -> tuple[NDArray[Any], NDArray[np.uint8]]:
+    """The voxels (C, T, H, W) of a volume, and the classes (T, H, W) of its mask, which should lie in one place."""
+    scan, labels = read_volume(image), read_volume(mask)
+    voxels, ids = scan.voxels, labels.voxels[0]
+    if len(labels.voxels) > 1:
+        raise ValueError(f"{mask} has {len(labels.voxels)} channels; a mask has one class number for each voxel")
     if ids.shape != voxels.shape[1:]:
         shown = ("×".join(map(str, shape)) for shape in (ids.shape, voxels.shape[1:]))
         raise ValueError(f"{mask} has {' voxels, but its volume '.join(shown)}; resample one to the other")
@@ -160,14 +191,12 @@ def _examples(image: Path, mask: Path, size: tuple[int, ...], fit: Fit) -> Itera
         raise ValueError(
             f"{mask} holds {ids.min():g} to {ids.max():g}; classes are whole numbers from 0 to {IGNORE - 1}"
         )
-    ids = ids.astype(np.uint8)
-    if fit == "squash":
-        small = F.interpolate(torch.from_numpy(ids)[None, None], size, mode="nearest-exact")[0, 0]
-        yield fitted(voxels, size, "squash"), small.numpy()
-        return
-    voxels, ids = padded(voxels, size, 0), padded(ids[None], size, IGNORE)[0]
-    for corner in window_corners(ids.shape, size, overlap=0.0):
-        yield cut_out(voxels, corner, size), cut_out(ids[None], corner, size)[0]
+    if not lie_alike(scan, labels):
+        raise ValueError(
+            f"{mask} lies elsewhere in space than {image}, by its header; resample one to the other, or write both as "
+            "NIfTI with one affine"
+        )
+    return voxels, ids.astype(np.uint8)
 
 
 def cut_out(voxels: NDArray[Any], corner: Sequence[int], size: Sequence[int]) -> NDArray[Any]:
@@ -194,7 +223,20 @@ def fitted(voxels: NDArray[Any], size: tuple[int, ...], fit: Fit) -> NDArray[Any
     if fit == "squash":
         resized: NDArray[Any] = resize_volumes(torch.from_numpy(voxels)[None], size)[0].numpy()
         return resized
-    voxels = padded(voxels, size, voxels.min())
+    return _middle(padded(voxels, size, voxels.min()), size)
+
+
+def fitted_mask(ids: NDArray[np.uint8], size: tuple[int, ...], fit: Fit) -> NDArray[np.uint8]:
+    """A mask (T, H, W) at `size`, as `fitted` makes its volume; what is around it is not known."""
+    if fit == "squash":
+        small: NDArray[np.uint8] = F.interpolate(torch.from_numpy(ids)[None, None], size, mode="nearest-exact")[
+            0, 0
+        ].numpy()
+        return small
+    return _middle(padded(ids[None], size, IGNORE), size)[0]
+
+
+def _middle(voxels: NDArray[Any], size: tuple[int, ...]) -> NDArray[Any]:
     corner = [(length - side) // 2 for length, side in zip(voxels.shape[1:], size, strict=True)]
     return cut_out(voxels, corner, size)
 
@@ -206,34 +248,39 @@ def padded(voxels: NDArray[Any], size: Sequence[int], value: Any) -> NDArray[Any
     return np.pad(voxels, around, constant_values=value) if any(lacking) else voxels
 
 
-def _as_set(images: list[NDArray[Any]], targets: Tensor, classes: tuple[str, ...], source: str) -> Volumes:
-    kinds = {(image.shape[0], str(image.dtype)) for image in images}
-    if len({channels for channels, _ in kinds}) > 1:
-        found = " and ".join(sorted({str(channels) for channels, _ in kinds}))
+def _as_sets(
+    images: dict[str, list[NDArray[Any]]], targets: dict[str, Tensor], classes: tuple[str, ...], source: str
+) -> dict[str, Volumes]:
+    """Parts of one kind: where their files differ in type, all of them are float32, on one scale."""
+    kinds = {(image.shape[0], str(image.dtype)) for part in images.values() for image in part}
+    if len(numbers := sorted({channels for channels, _ in kinds})) > 1:
+        found = " and ".join(map(str, numbers))
         raise ValueError(f"the volumes of {source} have {found} channels; keep those of one kind")
     if len(kinds) > 1:
-        images = [image.astype(np.float32) for image in images]
-    needed = 2 * sum(image.nbytes for image in images)
-    check_memory(needed, f"{len(images):,} volumes of {source}", "choose a smaller image_size")
-    channels = images[0].shape[0]
-    stacked = torch.from_numpy(np.stack(images))
-    return Volumes(stacked, targets, classes=classes, source=source, mean=(0.0,) * channels, std=(1.0,) * channels)
+        images = {part: [image.astype(np.float32) for image in some] for part, some in images.items()}
+    needed = 2 * sum(image.nbytes for part in images.values() for image in part)
+    check_memory(needed, f"the volumes of {source}", "choose a smaller image_size")
+    blank: dict[str, Any] = {"classes": classes, "mean": (0.0,) * numbers[0], "std": (1.0,) * numbers[0]}
+    return {
+        part: Volumes(torch.from_numpy(np.stack(some)), targets[part], source=f"{source}/{part}", **blank)
+        for part, some in images.items()
+    }
 
 
 def _classes(folder: Path) -> tuple[str, ...]:
-    names = tuple(sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith(".")))
+    names = subfolders(folder)
     if len(names) < 2:
         raise ValueError(
             f"{folder} should have a folder for each class, or images/ and masks/; it has {', '.join(names) or 'none'}"
         )
-    return names
+    return tuple(names)
 
 
 def _list(
     folder: Path, classes: tuple[str, ...], below: Callable[[Path], Iterator[Path]], what: str
 ) -> tuple[list[Path], Tensor]:
     """The files of all classes with their labels."""
-    if strange := sorted(set(_classes(folder)) - set(classes)):
+    if strange := sorted(set(subfolders(folder)) - set(classes)):
         raise ValueError(f"{folder} has a class {strange[0]} that the training part does not have")
     files: list[Path] = []
     labels: list[int] = []
@@ -261,15 +308,11 @@ def _read_all(
 
 
 def _splits(name: str, parts: dict[str, Set], seed: int, stratified: bool, val_fraction: float | None) -> Splits:
-    """Parts normalised by the training part, with a validation part drawn from it where there is none."""
-    train = parts["train"]
-    mean, std = measure_statistics(train.images.split(16), train.scale)
-    parts = {part: replace(data, mean=mean, std=std) for part, data in parts.items()}
+    """Parts normalised by what trains alone; a validation part is drawn from it where there is none."""
     train = parts["train"]
     if len(parts) == 1 or (val_fraction and train.task == "classification"):
-        labels = train.labels if stratified else None
-        kept, held = draw(len(train), fraction_sizes(len(train), val_fraction or 0.2), seed=seed, labels=labels)
-        parts |= {"train": train.subset(kept), "val": train.subset(held)}
-    held_out = parts.get("test", parts.get("val"))
-    assert held_out is not None
-    return Splits(name, parts["train"], parts.get("val", held_out), held_out)
+        sizes = fraction_sizes(len(train), val_fraction or 0.2)
+        train, val = draw_parts(train, sizes, seed=seed, stratified=stratified)
+        parts |= {"train": train, "val": replace(val, source=f"{train.source.rpartition('/')[0]}/held out")}
+    mean, std = measure_statistics(train.images.split(16), train.scale)
+    return Splits.of(name, {part: replace(data, mean=mean, std=std) for part, data in parts.items()})

@@ -34,7 +34,7 @@ def read_nifti(path: Path) -> Volume:
         raise ValueError(
             f"{path} has the axes {'×'.join(map(str, image.shape))}; a volume has three, or a fourth of channels"
         )
-    compressed = path.name.endswith(".gz")
+    compressed = path.name.lower().endswith(".gz")
     check_announced(shape, dtype.itemsize, path.stat().st_size, path, compressed=compressed)
     if not np.isfinite(image.affine).all() or abs(np.linalg.det(image.affine[:3, :3])) < 1e-12:
         raise ValueError(f"{path} has an affine that maps no volume to millimetres; write its header again")
@@ -53,6 +53,30 @@ def turned_spacing(affine: NDArray[np.float64]) -> tuple[float, ...]:
     lengths = np.sqrt((affine[:3, :3] ** 2).sum(0))
     order = nib.orientations.io_orientation(affine)[:, 0].astype(int)  # which axis of the patient each of the file is
     return tuple(float(lengths[list(order).index(axis)]) for axis in (2, 1, 0))
+
+
+def lie_alike(a: Volume, b: Volume) -> bool:
+    """Whether the voxels of two volumes of one size lie within half a voxel of each other.
+
+    Where one file does not say how it lies, the other should be stored in RAS, so that neither is turned.
+    """
+    if a.affine is None or b.affine is None:
+        known = a.affine if b.affine is None else b.affine
+        return known is None or bool((nibabel().orientations.io_orientation(known) == _ras()).all())
+    corners = np.array([[0, 0, 0, 1], [*a.voxels.shape[:0:-1], 1]], dtype=float).T
+    apart = np.abs((turned_affine(a) - turned_affine(b)) @ corners).max()
+    return bool(apart < 0.5 * min(turned_spacing(a.affine)))
+
+
+def turned_affine(volume: Volume) -> NDArray[np.float64]:
+    """From (x, y, z) of the voxels in RAS to millimetres."""
+    assert volume.affine is not None
+    orientations = nibabel().orientations
+    turn = orientations.io_orientation(volume.affine)
+    sides = volume.voxels.shape[:0:-1]  # x, y, z in RAS
+    in_file = tuple(sides[int(axis)] for axis in turn[:, 0])
+    affine: NDArray[np.float64] = volume.affine @ orientations.inv_ornt_aff(turn, in_file)
+    return affine
 
 
 def nifti_bytes(mask: NDArray[Any], affine: NDArray[np.float64] | None) -> bytes:

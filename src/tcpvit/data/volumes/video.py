@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import re
+import io
+import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,13 @@ from numpy.typing import NDArray
 
 from tcpvit.data.decode import EXTENSIONS, read_pixels
 from tcpvit.data.images import resize_pixels
+from tcpvit.data.walk import examples_below, find_examples, natural_order
 from tcpvit.errors import import_extra
 
 SUFFIXES = (".mp4", ".mov", ".mkv", ".webm", ".avi", ".m4v", ".mpg", ".mpeg", ".gif", ".npz", ".npy")
+READ = f"{', '.join(SUFFIXES)} files and folders of frames"
+# Containers that hold their own frames: a playlist would lead FFmpeg to other files, and to addresses in the network.
+FORMATS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpeg,mpegts,mpegvideo,m4v,gif"
 MOST_PIXELS, MOST_FRAMES = 1 << 26, 1_000_000  # of a frame, and of a file
 
 
@@ -76,22 +82,23 @@ def _open(path: Path) -> tuple[int, Callable[[set[int]], Frames]]:
 
 def frame_files(folder: Path) -> list[Path]:
     """The images of a folder in the natural order of their names: frame 2 before frame 10."""
-
-    def natural(path: Path) -> list[tuple[int, int, str]]:
-        parts = re.split(r"(\d+)", path.stem.lower())
-        return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts if part]
-
-    return sorted((p for p in folder.iterdir() if p.suffix.lower() in EXTENSIONS and p.is_file()), key=natural)
+    images = (path for path in folder.iterdir() if path.suffix.lower() in EXTENSIONS and path.is_file())
+    return sorted(images, key=natural_order)
 
 
 def _open_array(path: Path) -> tuple[int, Callable[[set[int]], Frames]]:
-    """Grey frames (T, H, W), as uint8 or in 0…1."""
+    """Grey frames (T, H, W), as uint8, uint16 or in 0…1."""
     from tcpvit.data.volumes.read import read_volume
 
     values = read_volume(path).voxels
     if len(values) != 1:
         raise ValueError(f"{path} has {len(values)} channels; clips of arrays are grey, (T, H, W)")
-    grey = values[0] if values.dtype == np.uint8 else (255 * np.clip(values[0], 0, 1)).astype(np.uint8)
+    if values.dtype == np.float32 and (values.min() < 0 or values.max() > 1):
+        raise ValueError(
+            f"{path} holds {values.min():g} to {values.max():g}; frames of an array are uint8, uint16, or from 0 to 1"
+        )
+    top = {"uint8": 255, "uint16": 65535}.get(str(values.dtype), 1)
+    grey = values[0] if top == 255 else np.round(values[0] * np.float32(255 / top)).astype(np.uint8)
     return len(grey), lambda wanted: ((i, np.repeat(grey[i][:, :, None], 3, 2)) for i in sorted(wanted))
 
 
@@ -102,7 +109,7 @@ def count_frames(path: Path) -> int:
 
 def _count(path: Path) -> int:
     """Frames of a file: as many as it has packets, none of which is decoded."""
-    with _container(path) as container:
+    with _container(path) as container, _damage_named(path):
         stream = container.streams.video[0]
         _check(stream.codec_context.width, stream.codec_context.height, path)
         number = 0
@@ -114,21 +121,29 @@ def _count(path: Path) -> int:
 
 
 def _decode(path: Path, wanted: set[int]) -> Frames:
-    with _container(path) as container:
-        try:
-            for i, frame in enumerate(container.decode(video=0)):
-                if i in wanted:
-                    _check(frame.width, frame.height, path)
-                    yield i, frame.to_ndarray(format="rgb24")
-                if i >= max(wanted):
-                    return
-        except pyav().error.FFmpegError as error:
-            raise ValueError(f"{path} is damaged ({error})") from None
+    last = max(wanted)
+    with _container(path) as container, _damage_named(path):
+        for i, frame in enumerate(container.decode(video=0)):
+            if i in wanted:
+                _check(frame.width, frame.height, path)
+                yield i, frame.to_ndarray(format="rgb24")
+            if i >= last:
+                return
+
+
+@contextmanager
+def _damage_named(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except pyav().error.FFmpegError as error:
+        raise ValueError(f"{path} is damaged ({error})") from None
 
 
 def _container(path: Path) -> Any:
     try:
-        container = pyav().open(str(path))
+        container = pyav().open(
+            os.path.abspath(path), options={"format_whitelist": FORMATS, "protocol_whitelist": "file"}
+        )
     except pyav().error.FFmpegError as error:
         raise ValueError(f"{path} is no video that can be read ({error})") from None
     if not container.streams.video:
@@ -155,40 +170,25 @@ def _small(frame: NDArray[np.uint8], size: int, colour: bool) -> NDArray[np.uint
     return small if colour else np.round(small @ [0.299, 0.587, 0.114]).astype(np.uint8)[:, :, None]
 
 
-def write_clip(path: Path, frames: Sequence[NDArray[np.uint8]], rate: int = 8) -> None:
+def clip_bytes(frames: Sequence[NDArray[np.uint8]], rate: int = 8) -> bytes:
     """Frames (H, W, 3) as an .mp4 file that browsers play."""
-    av = pyav()
+    av, content = pyav(), io.BytesIO()
     height, width = (side - side % 2 for side in frames[0].shape[:2])  # the codec wants even sides
-    with av.open(str(path), "w", format="mp4") as container:
+    with av.open(content, "w", format="mp4") as container:
         stream = container.add_stream("libx264", rate=rate)
         stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
         for frame in frames:
             picture = av.VideoFrame.from_ndarray(np.ascontiguousarray(frame[:height, :width]), format="rgb24")
             container.mux(stream.encode(picture))
         container.mux(stream.encode())
+    return content.getvalue()
 
 
 def find_clips(paths: Sequence[Path]) -> list[Path]:
     """The files as they are, and every video and folder of frames below the folders."""
-    found: list[Path] = []
-    for path in paths:
-        if not path.exists():
-            raise ValueError(f"{path} is neither a file nor a folder")
-        found += [path] if path.is_file() else sorted(clips_below(path))
-    if not found:
-        raise ValueError(
-            f"there are no clips in {', '.join(map(str, paths))}; looked for {', '.join(SUFFIXES)} and folders of "
-            "frames"
-        )
-    return found
+    return find_examples(paths, clips_below, "clips", READ)
 
 
 def clips_below(folder: Path) -> Iterator[Path]:
-    """Video files, and folders that hold frames; hidden ones and links to folders are left out."""
-    entries = sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
-    yield from (entry for entry in entries if entry.is_file() and entry.suffix.lower() in SUFFIXES)
-    if frame_files(folder):
-        yield folder
-    for entry in entries:
-        if entry.is_dir() and not entry.is_symlink():
-            yield from clips_below(entry)
+    """Video files, and folders that hold frames."""
+    return examples_below(folder, SUFFIXES, lambda place: bool(frame_files(place)))

@@ -59,12 +59,12 @@ def accumulator(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-def call(name: str, direction: str, dtype: torch.dtype, *tensors: Tensor, shape: ctypes.Structure) -> None:
-    """Run `tcpvit_DIRECTION_DTYPE` of a kernel on contiguous tensors, with torch's number of threads."""
+def call(name: str, direction: str, dtype: torch.dtype, *tensors: Tensor | None, shape: ctypes.Structure) -> None:
+    """Run `tcpvit_DIRECTION_DTYPE` of a kernel on contiguous tensors or None, with torch's number of threads."""
     library = load_kernel(name)
     if library is None:
         raise RuntimeError(f"the kernel {name!r} is not built here; ask is_built() first")
-    pointers = [ctypes.c_void_p(tensor.data_ptr()) for tensor in tensors]
+    pointers = [None if t is None else ctypes.c_void_p(t.data_ptr()) for t in tensors]
     getattr(library, f"tcpvit_{direction}_{DTYPES[dtype]}")(*pointers, ctypes.byref(shape), torch.get_num_threads())
 
 
@@ -100,8 +100,13 @@ _gave_up: list[str] = []  # kernels whose compiler did not end
 
 def kernels_enabled() -> bool:
     """Whether kernels are used on the CPU, as far as that is known before they are built."""
-    switched_on = os.environ.get("TCPVIT_KERNELS", "1") != "0" and sys.platform == "linux"
-    return switched_on and not _gave_up and find_compiler() is not None and cache_folder() is not None
+    on_linux = switched_on() and sys.platform == "linux"
+    return on_linux and not _gave_up and find_compiler() is not None and cache_folder() is not None
+
+
+def switched_on() -> bool:
+    """Whether the user wants kernels, on a CPU or a GPU."""
+    return os.environ.get("TCPVIT_KERNELS", "1") != "0"
 
 
 def find_compiler() -> str | None:

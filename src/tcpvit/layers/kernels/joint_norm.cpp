@@ -26,6 +26,7 @@ template <typename A>
 void average(std::vector<A>& sums, int64_t rows, const Shape& s) {
   for (int64_t r = 0; r < rows; ++r) {
     A total = 0;
+#pragma omp simd reduction(+ : total)
     for (int64_t e = 0; e < s.width; ++e) total += sums[r * s.width + e];
     std::fill_n(sums.begin() + r * s.width, s.width, total / static_cast<A>(s.slices * s.width));
   }
@@ -102,13 +103,14 @@ void backward(const T* grad, const T* x, const T* weight, const A* mean, const A
       std::fill(db, db + s.own * d, A(0));
       std::fill(plain.begin(), plain.end(), A(0));
       std::fill(along.begin(), along.end(), A(0));
-      for (int64_t i = 0; i < n; ++i) {
-        mu[i] = mean[first + i / d];
-        scale[i] = rstd[first + i / d];
+      for (int64_t r = 0; r < rows; ++r) {
+        std::fill_n(mu.begin() + r * d, d, mean[first + r]);
+        std::fill_n(scale.begin() + r * d, d, rstd[first + r]);
       }
       for (int64_t k = 0; k < s.slices; ++k) {
         if (k < s.own) repeat(weight + k * d, gamma, rows, d);
         const int64_t at = (k * s.rows + first) * d;
+#pragma omp simd
         for (int64_t i = 0; i < n; ++i) {
           const A g = static_cast<A>(grad[at + i]), normed = (static_cast<A>(x[at + i]) - mu[i]) * scale[i];
           plain[i] += g * gamma[i];  // Σ gγ
@@ -127,6 +129,7 @@ void backward(const T* grad, const T* x, const T* weight, const A* mean, const A
       for (int64_t k = 0; k < s.slices; ++k) {
         if (s.own > 1) repeat(weight + k * d, gamma, rows, d);
         const int64_t at = (k * s.rows + first) * d;
+#pragma omp simd
         for (int64_t i = 0; i < n; ++i) {
           const A normed = (static_cast<A>(x[at + i]) - mu[i]) * scale[i];
           d_x[at + i] = static_cast<T>((static_cast<A>(grad[at + i]) * gamma[i] - plain[i] - normed * along[i]) * scale[i]);

@@ -1,7 +1,8 @@
-"""Operators of torch for what it has no fast kernel for on a CPU: small heads, narrow norms and short tubes.
+"""Operators of torch for what it has no fast kernel for: small heads, narrow norms, short tubes, products of slices.
 
 Each is registered through torch.library with a fake and an autograd formula, so that compile and export go on
 working. `can_use_*` says whether a kernel takes a tensor and is faster than torch; each has a fallback in torch.
+Kernels for a CPU are in C++, those for a GPU in Triton (`gpu`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
+from tcpvit.layers.kernels import gpu
 from tcpvit.layers.kernels.build import DTYPES, accumulator, call, is_built, operators_refused
 
 # Sizes for which the kernels were measured to be faster than torch, forward and backward.
@@ -50,6 +52,8 @@ class AttentionShape(ctypes.Structure):
 def can_use_attention(qkv: Tensor, num_heads: int, joint: bool) -> bool:
     """True if the kernel takes this qkv (C, B, N, 3·H·D) and is worth it."""
     width = qkv.shape[-1] // (3 * num_heads) * (qkv.shape[0] if joint else 1)
+    if qkv.is_cuda:
+        return width <= gpu.MAX_WIDTH and gpu.can_use_gpu(qkv)
     if qkv.device.type != "cpu" or qkv.dtype not in DTYPES or width > MAX_HEAD_WIDTH or operators_refused():
         return False
     return is_built("attention")
@@ -65,6 +69,13 @@ def packed_attention(qkv: Tensor, num_heads: int, joint: bool) -> tuple[Tensor, 
     out, lse = _attention_results(qkv, num_heads, joint)
     call("attention", "forward", qkv.dtype, qkv, out, lse, shape=shape)
     return out, lse
+
+
+@packed_attention.register_kernel("cuda")
+def _(qkv: Tensor, num_heads: int, joint: bool) -> tuple[Tensor, Tensor]:
+    from tcpvit.layers.kernels.gpu import attention
+
+    return attention.forward(qkv, num_heads, joint)
 
 
 @packed_attention.register_fake
@@ -84,6 +95,13 @@ def packed_attention_backward(
     tensors = (grad.contiguous(), qkv, out, lse, grad_qkv)
     call("attention", "backward", qkv.dtype, *tensors, shape=AttentionShape.of(qkv, num_heads, joint))
     return grad_qkv
+
+
+@packed_attention_backward.register_kernel("cuda")
+def _(grad: Tensor, qkv: Tensor, out: Tensor, lse: Tensor, num_heads: int, joint: bool) -> Tensor:
+    from tcpvit.layers.kernels.gpu import attention
+
+    return attention.backward(grad, qkv, out, lse, num_heads, joint)
 
 
 @packed_attention_backward.register_fake

@@ -1,0 +1,315 @@
+// Softmax attention of one small head, forward and backward, with tokens in the lanes of vectors.
+//
+// torch's kernels are made for heads of 64 and more; a TCP-ViT has heads of 4 to 16. Number e of token t is rows[e][t], so
+// a head may lie in pieces. Forward, a vector holds as many queries, and keys and values are broadcast one by one;
+// backward, it holds as many keys, and for the gradient of the queries a tile of scores is transposed. So hardly any sum
+// crosses the lanes. Of the tokens that are left over (65 = 4·16 + 1) each is taken by itself, with the others in lanes.
+// Scores are kept in units of log 2, for the sake of exp2.
+//
+// Rows go on for a vector beyond the last token; what is read there is not used, and what is written there is arbitrary.
+#pragma once
+#include "vectors.h"
+
+namespace {
+
+constexpr int64_t MAX_WIDTH = 64;  // of a head
+// Scores that are known to be no larger need no maximum to be taken off: 2^±50, and sums of them, are ordinary numbers.
+constexpr double BOUND = 50;
+
+struct Head {
+  int64_t tokens, width;
+  double scale;
+};
+
+template <typename A>
+struct Row {  // the rows of a head
+  A* of[MAX_WIDTH];
+  A* operator[](int64_t e) const { return of[e]; }
+};
+
+// tokens that are broadcast together, so that what is in the lanes is loaded once for them
+template <typename A>
+constexpr int TOGETHER = Vec<A>::size() < 8 ? Vec<A>::size() : 8;
+
+template <typename A>
+struct Work {  // of a thread
+  Rows<A> scores, tile, tile_t;
+  explicit Work(int64_t tokens)
+      : scores(std::max(tokens, 2 * MAX_WIDTH) + Vec<A>::size(), Vec<A>::size()),
+        tile(Vec<A>::size(), Vec<A>::size()), tile_t(Vec<A>::size(), Vec<A>::size()) {}
+};
+
+// How many tokens fill whole vectors, or are better padded to them than taken one by one.
+template <typename A>
+int64_t in_vectors(int64_t tokens) {
+  constexpr int64_t W = Vec<A>::size();
+  const int64_t rest = tokens % W, alone = 14 * (tokens / W + 1) + 100;  // about the operations of a token by itself
+  return rest * alone < 14 * tokens ? tokens - rest : padded<A>(tokens);
+}
+
+template <typename A>
+A top_of(Vec<A> x) {
+  return at::vec::vec_reduce_all<A>([](const Vec<A>& a, const Vec<A>& b) { return at::vec::maximum(a, b); }, x);
+}
+
+// total[r] += Σ_e lanes[e] · rows[e][at + r] for R tokens.
+template <int R, typename A>
+inline void dot(Vec<A>* total, const Vec<A>* lanes, const Row<A>& rows, int64_t at, int64_t width) {
+  for (int64_t e = 0; e < width; ++e)
+    for (int r = 0; r < R; ++r) total[r] = fmadd(lanes[e], Vec<A>(rows[e][at + r]), total[r]);
+}
+
+// lanes[e] += Σ_r weights[r] · rows[e][at + r] for R tokens.
+template <int R, typename A>
+inline void add(Vec<A>* lanes, const Vec<A>* weights, const Row<A>& rows, int64_t at, int64_t width) {
+  for (int64_t e = 0; e < width; ++e) {
+    Vec<A> total = lanes[e];
+    for (int r = 0; r < R; ++r) total = fmadd(weights[r], Vec<A>(rows[e][at + r]), total);
+    lanes[e] = total;
+  }
+}
+
+// WIDTH below is the width of the head if it is known when this is compiled, else 0.
+template <int WIDTH>
+constexpr int64_t HELD = WIDTH ? WIDTH : MAX_WIDTH;
+
+template <typename A>
+struct Forward {
+  Row<A> q, k, v, out;
+  A* lse;  // log Σ exp of the scores of each query
+
+  template <int R>
+  void score_and_weigh(const Vec<A>* query, Vec<A>* total, Vec<A>& all, int64_t j, int64_t width) const {
+    Vec<A> weight[R];
+    for (int r = 0; r < R; ++r) weight[r] = Vec<A>(0);
+    dot<R>(weight, query, k, j, width);
+    for (int r = 0; r < R; ++r) {
+      weight[r] = bounded_exp2(weight[r]);
+      all = all + weight[r];
+    }
+    add<R>(total, weight, v, j, width);
+  }
+
+  template <int R>
+  void score(const Vec<A>* query, Vec<A>& top, Rows<A>& scores, int64_t j, int64_t width) const {
+    Vec<A> score[R];
+    for (int r = 0; r < R; ++r) score[r] = Vec<A>(0);
+    dot<R>(score, query, k, j, width);
+    for (int r = 0; r < R; ++r) {
+      score[r].store(scores[j + r]);
+      top = clamp_min(score[r], top);
+    }
+  }
+
+  template <int R>
+  void weigh(Vec<A>* total, Vec<A>& all, Vec<A> top, Rows<A>& scores, int64_t j, int64_t width) const {
+    Vec<A> weight[R];
+    for (int r = 0; r < R; ++r) {
+      weight[r] = exp2(Vec<A>::loadu(scores[j + r]) - top);
+      all = all + weight[r];
+    }
+    add<R>(total, weight, v, j, width);
+  }
+
+  template <int WIDTH>
+  void queries(const Head& s, Work<A>& work, Vec<A> largest_key, int64_t i) const {
+    const int64_t width = WIDTH ? WIDTH : s.width, whole = s.tokens / TOGETHER<A> * TOGETHER<A>;
+    Vec<A> query[HELD<WIDTH>], total[HELD<WIDTH>], all(0), top(0), size(0);
+    for (int64_t e = 0; e < width; ++e) {
+      query[e] = Vec<A>::loadu(q[e] + i) * Vec<A>(static_cast<A>(s.scale * LOG2E));
+      size = fmadd(query[e].abs(), largest_key, size);
+      total[e] = Vec<A>(0);
+    }
+    if (top_of(size) < static_cast<A>(BOUND)) {  // not if it is NaN
+      for (int64_t j = 0; j < whole; j += TOGETHER<A>) score_and_weigh<TOGETHER<A>>(query, total, all, j, width);
+      for (int64_t j = whole; j < s.tokens; ++j) score_and_weigh<1>(query, total, all, j, width);
+    } else {
+      top = Vec<A>(-std::numeric_limits<A>::infinity());
+      for (int64_t j = 0; j < whole; j += TOGETHER<A>) score<TOGETHER<A>>(query, top, work.scores, j, width);
+      for (int64_t j = whole; j < s.tokens; ++j) score<1>(query, top, work.scores, j, width);
+      for (int64_t j = 0; j < whole; j += TOGETHER<A>) weigh<TOGETHER<A>>(total, all, top, work.scores, j, width);
+      for (int64_t j = whole; j < s.tokens; ++j) weigh<1>(total, all, top, work.scores, j, width);
+    }
+    for (int64_t e = 0; e < width; ++e) (total[e] / all).store(out[e] + i);
+    fmadd(top, Vec<A>(static_cast<A>(LN2)), all.log()).store(lse + i);
+  }
+
+  void one_query(const Head& s, Work<A>& work, int64_t i) const {
+    constexpr int64_t W = Vec<A>::size();
+    const A infinity = std::numeric_limits<A>::infinity();
+    Vec<A> top(-infinity), all(0);
+    for (int64_t j = 0; j < s.tokens; j += W) {
+      Vec<A> score(0);
+      for (int64_t e = 0; e < s.width; ++e) score = fmadd(Vec<A>(q[e][i]), Vec<A>::loadu(k[e] + j), score);
+      score = score * Vec<A>(static_cast<A>(s.scale * LOG2E));
+      if (s.tokens - j < W) score = Vec<A>::set(Vec<A>(-infinity), score, s.tokens - j);
+      score.store(work.scores[j / W]);
+      top = at::vec::maximum(top, score);
+    }
+    const A most = top_of(top);
+    for (int64_t j = 0; j < s.tokens; j += W) {
+      Vec<A> weight = exp2(Vec<A>::loadu(work.scores[j / W]) - Vec<A>(most));
+      if (s.tokens - j < W) weight = Vec<A>::set(Vec<A>(0), weight, s.tokens - j);
+      weight.store(work.scores[j / W]);
+      all = all + weight;
+    }
+    const A total = sum(all);
+    for (int64_t e = 0; e < s.width; ++e) {
+      Vec<A> value(0);
+      for (int64_t j = 0; j < s.tokens; j += W)
+        value = fmadd(Vec<A>::loadu(work.scores[j / W]), Vec<A>::loadu(v[e] + j, std::min(W, s.tokens - j)), value);
+      out[e][i] = sum(value) / total;
+    }
+    lse[i] = static_cast<A>(most * LN2) + std::log(total);
+  }
+
+  // The queries from `first`, which begins a vector, to `last`.
+  template <int WIDTH>
+  void run(const Head& s, Work<A>& work, int64_t first, int64_t last) const {
+    constexpr int64_t W = Vec<A>::size();
+    Vec<A> largest(0);
+    for (int64_t e = 0; e < s.width; ++e)
+      for (int64_t j = 0; j < s.tokens; j += W)
+        largest = at::vec::maximum(largest, Vec<A>::loadu(k[e] + j, std::min(W, s.tokens - j)).abs());
+    const int64_t whole = std::min(in_vectors<A>(s.tokens), last);
+    int64_t i = first;
+    for (; i < whole; i += W) queries<WIDTH>(s, work, Vec<A>(top_of(largest)), i);
+    for (; i < last; ++i) one_query(s, work, i);
+  }
+};
+
+template <typename A>
+struct Backward {
+  Row<A> q, k, v, grad, d_q, d_k, d_v;
+  const A *lse, *mean;  // both negative, lse in units of log 2; mean_i = Σ_j P_ij dP_ij = Σ_e dO_ie O_ie
+
+  // The keys of one vector against R queries from i on, whose gradients of scores go to the tile from row r on.
+  template <int R>
+  void step(const Vec<A>* key, const Vec<A>* value, Vec<A>* d_key, Vec<A>* d_value, Rows<A>& tile, int64_t i, int64_t r,
+            int64_t width) const {
+    Vec<A> weight[R], d_score[R];
+    for (int n = 0; n < R; ++n) {
+      weight[n] = Vec<A>(lse[i + n]);
+      d_score[n] = Vec<A>(mean[i + n]);
+    }
+    dot<R>(weight, key, q, i, width);
+    dot<R>(d_score, value, grad, i, width);
+    for (int n = 0; n < R; ++n) {
+      weight[n] = exp2(weight[n]);
+      d_score[n] = weight[n] * d_score[n];
+      d_score[n].store(tile[r + n]);
+    }
+    add<R>(d_key, d_score, q, i, width);
+    add<R>(d_value, weight, grad, i, width);
+  }
+
+  // d_q += (the tile of gradients of scores, transposed) · k, for the queries of one vector and the keys of one.
+  void add_to_queries(Work<A>& work, int64_t i, int64_t j, int64_t live, int64_t width) const {
+    constexpr int64_t W = Vec<A>::size();
+    Vec<A> d_score[W];
+#ifdef CPU_CAPABILITY_AVX512
+    if constexpr (std::is_same_v<A, float>) {
+      for (int64_t n = 0; n < W; n += 4) four_columns(work.tile[0] + n, W, d_score + n);
+    } else
+#endif
+    {
+      at::vec::transpose_mxn<A>(work.tile[0], W, work.tile_t[0], W, W, W);
+      for (int64_t n = 0; n < W; ++n) d_score[n] = Vec<A>::loadu(work.tile_t[n]);
+    }
+    for (int64_t n = live; n < W; ++n) d_score[n] = Vec<A>(0);
+    for (int64_t e = 0; e < width; ++e) {
+      const A* keys = k[e] + j;
+      Vec<A> total = Vec<A>::loadu(d_q[e] + i), other(0);
+      for (int64_t n = 0; n < W; n += 2) {
+        total = fmadd(d_score[n], Vec<A>(keys[n]), total);
+        other = fmadd(d_score[n + 1], Vec<A>(keys[n + 1]), other);
+      }
+      (total + other).store(d_q[e] + i);
+    }
+  }
+
+  template <int WIDTH>
+  void keys(const Head& s, Work<A>& work, int64_t j) const {
+    constexpr int64_t W = Vec<A>::size(), R = TOGETHER<A>;
+    const int64_t width = WIDTH ? WIDTH : s.width, live = std::min(W, s.tokens - j);
+    Vec<A> key[HELD<WIDTH>], value[HELD<WIDTH>], d_key[HELD<WIDTH>], d_value[HELD<WIDTH>];
+    for (int64_t e = 0; e < width; ++e) {
+      key[e] = Vec<A>::loadu(k[e] + j) * Vec<A>(static_cast<A>(s.scale * LOG2E));
+      value[e] = Vec<A>::loadu(v[e] + j);
+      d_key[e] = d_value[e] = Vec<A>(0);
+    }
+    for (int64_t i = 0; i < s.tokens; i += W) {
+      const int64_t count = std::min(W, s.tokens - i);
+      int64_t r = 0;
+      for (; r + R <= count; r += R) step<R>(key, value, d_key, d_value, work.tile, i + r, r, width);
+      for (; r < count; ++r) step<1>(key, value, d_key, d_value, work.tile, i + r, r, width);
+      add_to_queries(work, i, j, live, width);
+    }
+    for (int64_t e = 0; e < width; ++e) {
+      (d_key[e] * Vec<A>(static_cast<A>(s.scale))).store(d_k[e] + j);
+      d_value[e].store(d_v[e] + j);
+    }
+  }
+
+  void one_key(const Head& s, Work<A>& work, int64_t j) const {
+    constexpr int64_t W = Vec<A>::size();
+    A *d_key = work.scores[0], *d_value = work.scores[MAX_WIDTH];  // a vector for each number of the head
+    std::fill_n(d_key, 2 * MAX_WIDTH * W, A(0));
+    for (int64_t i = 0; i < s.tokens; i += W) {
+      const int64_t count = std::min(W, s.tokens - i);
+      Vec<A> weight(0), d_score = Vec<A>::loadu(mean + i);
+      for (int64_t e = 0; e < s.width; ++e) {
+        weight = fmadd(Vec<A>(k[e][j]), Vec<A>::loadu(q[e] + i), weight);
+        d_score = fmadd(Vec<A>(v[e][j]), Vec<A>::loadu(grad[e] + i), d_score);
+      }
+      weight = exp2(fmadd(weight, Vec<A>(static_cast<A>(s.scale * LOG2E)), Vec<A>::loadu(lse + i)));
+      d_score = Vec<A>::set(Vec<A>(0), weight * d_score, count);
+      weight = Vec<A>::set(Vec<A>(0), weight, count);
+      for (int64_t e = 0; e < s.width; ++e) {
+        fmadd(d_score, Vec<A>::loadu(q[e] + i, count), Vec<A>::loadu(d_key + e * W)).store(d_key + e * W);
+        fmadd(weight, Vec<A>::loadu(grad[e] + i, count), Vec<A>::loadu(d_value + e * W)).store(d_value + e * W);
+        fmadd(d_score, Vec<A>(k[e][j]), Vec<A>::loadu(d_q[e] + i)).store(d_q[e] + i);
+      }
+    }
+    for (int64_t e = 0; e < s.width; ++e) {
+      d_k[e][j] = sum(Vec<A>::loadu(d_key + e * W)) * static_cast<A>(s.scale);
+      d_v[e][j] = sum(Vec<A>::loadu(d_value + e * W));
+    }
+  }
+
+  template <int WIDTH>
+  void run(const Head& s, Work<A>& work) const {
+    const int64_t whole = std::min(in_vectors<A>(s.tokens), padded<A>(s.tokens));
+    for (int64_t e = 0; e < s.width; ++e) std::fill_n(d_q[e], padded<A>(s.tokens), A(0));
+    int64_t j = 0;
+    for (; j < whole; j += Vec<A>::size()) keys<WIDTH>(s, work, j);
+    for (; j < s.tokens; ++j) one_key(s, work, j);
+    for (int64_t e = 0; e < s.width; ++e)
+      for (int64_t i = 0; i < s.tokens; ++i) d_q[e][i] *= static_cast<A>(s.scale);
+  }
+};
+
+// What Backward reads beside its rows: -mean, and -lse in units of log 2.
+template <typename A>
+void prepare(const Head& s, const Row<A>& grad, const Row<A>& out, const A* lse, A* mean, A* log) {
+  for (int64_t i = 0; i < s.tokens; ++i) {
+    mean[i] = A(0);
+    log[i] = -lse[i] * static_cast<A>(LOG2E);
+  }
+  for (int64_t e = 0; e < s.width; ++e)
+    for (int64_t i = 0; i < s.tokens; ++i) mean[i] -= grad[e][i] * out[e][i];
+}
+
+template <template <typename> class Pass, typename A, typename... Range>
+void run(const Pass<A>& pass, const Head& s, Work<A>& work, Range... range) {
+  if constexpr (std::is_same_v<A, float>) switch (s.width) {
+      case 4: return pass.template run<4>(s, work, range...);
+      case 5: return pass.template run<5>(s, work, range...);
+      case 8: return pass.template run<8>(s, work, range...);
+      case 12: return pass.template run<12>(s, work, range...);
+      case 16: return pass.template run<16>(s, work, range...);
+    }
+  pass.template run<0>(s, work, range...);
+}
+
+}  // namespace

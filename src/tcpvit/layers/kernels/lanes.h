@@ -1,0 +1,186 @@
+// Layers on tokens that lie in the lanes of vectors: number e of token t is rows[e][t].
+//
+// A slice is narrow (16 to 64 numbers) and has many tokens. With the tokens in the lanes a norm adds no lanes up, and the
+// weights are read one by one from where they are: nothing is packed or padded, whatever the width.
+#pragma once
+#include "vectors.h"
+
+namespace {
+
+#ifdef CPU_CAPABILITY_AVX512
+constexpr int MOST = 4;  // vectors that a block of a product has side by side: 4 rows of them stay in registers
+#else
+constexpr int MOST = 2;
+#endif
+
+// out[m][n] = start[m] or out[m][n] + Σ_k w[m·wm + k·wk] · in[k][n] for M rows and N vectors.
+template <int M, int N, bool ADD, typename A>
+inline void block(const A* w, int64_t wm, int64_t wk, const A* start, const A* in, int64_t in_step, A* out,
+                  int64_t out_step, int64_t depth) {
+  constexpr int64_t W = Vec<A>::size();
+  Vec<A> total[M][N];
+  for (int m = 0; m < M; ++m)
+    for (int n = 0; n < N; ++n)
+      total[m][n] = ADD ? Vec<A>::loadu(out + m * out_step + n * W) : Vec<A>(start ? start[m] : A(0));
+  for (int64_t k = 0; k < depth; ++k) {
+    Vec<A> column[N];
+    for (int n = 0; n < N; ++n) column[n] = Vec<A>::loadu(in + k * in_step + n * W);
+    for (int m = 0; m < M; ++m) {
+      const Vec<A> weight(w[m * wm + k * wk]);
+      for (int n = 0; n < N; ++n) total[m][n] = fmadd(weight, column[n], total[m][n]);
+    }
+  }
+  for (int m = 0; m < M; ++m)
+    for (int n = 0; n < N; ++n) total[m][n].store(out + m * out_step + n * W);
+}
+
+// A matrix in memory: number (m, k) is at m·down + k·across.
+template <typename A>
+struct View {
+  const A* data;
+  int64_t down, across;
+  View transposed() const { return {data, across, down}; }
+};
+
+template <int N, bool ADD, typename A>
+void column_of_blocks(View<A> w, const A* start, const A* in, int64_t in_step, A* out, int64_t out_step, int64_t rows,
+                      int64_t depth) {
+  constexpr int M = N == 1 ? 8 : 4;
+  int64_t m = 0;
+  for (; m + M <= rows; m += M)
+    block<M, N, ADD>(w.data + m * w.down, w.down, w.across, start ? start + m : start, in, in_step, out + m * out_step,
+                     out_step, depth);
+  for (; m < rows; ++m)
+    block<1, N, ADD>(w.data + m * w.down, w.down, w.across, start ? start + m : start, in, in_step, out + m * out_step,
+                     out_step, depth);
+}
+
+// out (rows, lanes) = start + w (rows, depth) · in (depth, lanes), or += if ADD; `lanes` are whole vectors.
+template <bool ADD = false, typename A>
+void product(View<A> w, const A* start, const A* in, int64_t in_step, A* out, int64_t out_step, int64_t rows,
+             int64_t depth, int64_t lanes) {
+  constexpr int64_t W = Vec<A>::size();
+  int64_t n = 0;
+  for (; n + MOST * W <= lanes; n += MOST * W)
+    column_of_blocks<MOST, ADD>(w, start, in + n, in_step, out + n, out_step, rows, depth);
+  for (; MOST > 2 && n + 2 * W <= lanes; n += 2 * W)
+    column_of_blocks<2, ADD>(w, start, in + n, in_step, out + n, out_step, rows, depth);
+  for (; n < lanes; n += W) column_of_blocks<1, ADD>(w, start, in + n, in_step, out + n, out_step, rows, depth);
+}
+
+// Weights in the precision that is computed in: where they are, or copied.
+template <typename T, typename A>
+const A* widened(const T* from, int64_t count, Rows<A>& copy) {
+  if constexpr (std::is_same_v<T, A>) return from;
+  if (!from) return nullptr;
+  if (copy.count < count) copy = Rows<A>(count, 1);
+  for (int64_t i = 0; i < count; ++i) copy.begin()[i] = static_cast<A>(from[i]);
+  return copy.begin();
+}
+
+// Tokens (count, width), one after the other in memory -> rows over tokens.
+template <typename T, typename A>
+void to_lanes(const T* tokens, Rows<A>& rows, int64_t count, int64_t width) {
+  if constexpr (std::is_same_v<T, A>) {
+    transpose(tokens, width, rows[0], rows.step, count, width);
+  } else {
+    for (int64_t t = 0; t < count; ++t)
+      for (int64_t e = 0; e < width; ++e) rows[e][t] = static_cast<A>(tokens[t * width + e]);
+  }
+}
+
+// The other way round, and `residual` (tokens as well) is added.
+template <typename T, typename A>
+void add_from_lanes(Rows<A>& rows, int64_t first, Rows<A>& tokens, const T* residual, T* out, int64_t count,
+                    int64_t width) {
+  transpose(rows[0] + first, rows.step, tokens[0], tokens.step, width, count);
+  for (int64_t t = 0; t < count; ++t)
+    for (int64_t e = 0; e < width; ++e)
+      out[t * width + e] = static_cast<T>(static_cast<A>(residual[t * width + e]) + tokens[t][e]);
+}
+
+// normed = (x - mean) · rstd for each token, y = γ · normed + β. May be in place: normed = x.
+template <typename A>
+void norm(const Rows<A>& x, Rows<A>& normed, Rows<A>& y, A* rstd, const A* gamma, const A* beta, double eps,
+          int64_t width, int64_t lanes) {
+  const Vec<A> share(A(1) / width);
+  for (int64_t n = 0; n < lanes; n += Vec<A>::size()) {
+    Vec<A> mean(0), square(0);
+    for (int64_t e = 0; e < width; ++e) mean = mean + Vec<A>::loadu(x[e] + n);
+    mean = mean * share;
+    for (int64_t e = 0; e < width; ++e) {
+      const Vec<A> centred = Vec<A>::loadu(x[e] + n) - mean;
+      square = fmadd(centred, centred, square);
+    }
+    const Vec<A> scale = Vec<A>(1) / fmadd(square, share, Vec<A>(static_cast<A>(eps))).sqrt();
+    if (rstd) scale.store(rstd + n);
+    for (int64_t e = 0; e < width; ++e) {
+      const Vec<A> one = (Vec<A>::loadu(x[e] + n) - mean) * scale;
+      one.store(normed[e] + n);
+      fmadd(one, Vec<A>(gamma[e]), Vec<A>(beta[e])).store(y[e] + n);
+    }
+  }
+}
+
+// The gradient of x from that of y, in its place; what it adds to those of γ and β. Tokens beyond the last have none.
+template <typename A>
+void norm_backward(Rows<A>& grad, const Rows<A>& normed, const A* rstd, const A* gamma, A* d_gamma, A* d_beta,
+                   int64_t width, int64_t lanes) {
+  for (int64_t e = 0; e < width; ++e) {
+    Vec<A> along(0), plain(0);
+    for (int64_t n = 0; n < lanes; n += Vec<A>::size()) {
+      const Vec<A> g = Vec<A>::loadu(grad[e] + n);
+      along = fmadd(g, Vec<A>::loadu(normed[e] + n), along);
+      plain = plain + g;
+    }
+    d_gamma[e] += sum(along);
+    d_beta[e] += sum(plain);
+  }
+  const Vec<A> share(A(1) / width);
+  for (int64_t n = 0; n < lanes; n += Vec<A>::size()) {
+    Vec<A> plain(0), along(0);  // Σ gγ and Σ gγ·x̂
+    for (int64_t e = 0; e < width; ++e) {
+      const Vec<A> pull = Vec<A>::loadu(grad[e] + n) * Vec<A>(gamma[e]);
+      plain = plain + pull;
+      along = fmadd(pull, Vec<A>::loadu(normed[e] + n), along);
+    }
+    plain = plain * share;
+    along = along * share;
+    const Vec<A> scale = Vec<A>::loadu(rstd + n);
+    for (int64_t e = 0; e < width; ++e) {
+      const Vec<A> pull = Vec<A>::loadu(grad[e] + n) * Vec<A>(gamma[e]);
+      ((pull - plain - Vec<A>::loadu(normed[e] + n) * along) * scale).store(grad[e] + n);
+    }
+  }
+}
+
+template <typename A>
+void add_sums(Rows<A>& rows, A* sums, int64_t count, int64_t lanes) {  // sums[m] += Σ_n rows[m][n]
+  for (int64_t m = 0; m < count; ++m) {
+    Vec<A> total(0);
+    for (int64_t n = 0; n < lanes; n += Vec<A>::size()) total = total + Vec<A>::loadu(rows[m] + n);
+    sums[m] += sum(total);
+  }
+}
+
+// The units of work from `first` to `last` that fall to a thread: as many to each, neighbours together.
+inline int64_t dealt(int64_t units, int64_t thread, int64_t threads) { return units * thread / threads; }
+
+// The gradients of a slice's parameters are summed in place by the thread that begins the slice. One that goes on with it
+// has them here until all are done; that can only be its first slice.
+template <typename A>
+struct Begun {
+  Rows<A> sums;
+  std::vector<int64_t> slice;
+  Begun(int64_t threads, int64_t size) : sums(threads, size), slice(threads, -1) {}
+  A* by_another(int64_t thread, int64_t k) {
+    slice[thread] = k;
+    return sums[thread];
+  }
+  void add_to(A* gains) {
+    for (size_t thread = 0; thread < slice.size(); ++thread)
+      for (int64_t i = 0; slice[thread] >= 0 && i < sums.step; ++i) gains[slice[thread] * sums.step + i] += sums[thread][i];
+  }
+};
+
+}  // namespace

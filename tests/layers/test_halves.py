@@ -1,0 +1,181 @@
+"""Which blocks go through the fused halves, and that nobody can tell: hooks, dropout, other layers, compile, export."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import parametrize
+
+import tcpvit
+from tcpvit.layers import Block, TBlock, TubalLinear
+from tcpvit.layers.coupling import Coupling
+from tcpvit.layers.halves import attention_half, ffn_half
+from tcpvit.layers.kernels.build import is_built
+
+built = is_built("ffn_half") and is_built("attention_half")
+pytestmark = pytest.mark.skipif(not built, reason="no compiler here: the kernels are not built")
+CALLS = ("ffn_half", "attention_half")
+
+
+def taken(block, x):
+    """Whether the attention half and the FFN half are taken."""
+    return attention_half(block, x) is not None, ffn_half(block, x, type(block.mlp)) is not None
+
+
+def t_block(**options):
+    return TBlock(16, 4, 3, **options), torch.randn(3, 2, 65, 16)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, (True, True)),
+        ({"attention": "joint"}, (True, True)),
+        ({"qkv_bias": False}, (True, True)),
+        ({"drop": 0.1}, (False, False)),
+        ({"attn_drop": 0.1}, (False, True)),
+        ({"drop_path": 0.1}, (False, False)),
+        ({"activation_domain": "spatial"}, (True, False)),
+        ({"gated": True}, (True, False)),
+        ({"coupling": Coupling(shared=True)}, (True, True)),
+        ({"coupling": Coupling(shared=True), "attention": "joint"}, (False, True)),
+        ({"coupling": Coupling(shuffle=True)}, (False, False)),
+        ({"coupling": Coupling(norm=True)}, (False, False)),
+        ({"coupling": Coupling(low_rank=2)}, (False, False)),
+    ],
+)
+def test_which_blocks(options, expected):
+    block, x = t_block(**options)
+    assert taken(block, x) == expected
+    if "drop" in str(options):
+        assert taken(block.eval(), x) == (True, True)
+    assert taken(block, x.double()) == (False, False)
+    assert taken(block.to("meta"), x.to("meta")) == (False, False)
+
+
+def test_wide_slices_and_dense_blocks():
+    assert taken(TBlock(65, 1, 2), torch.randn(2, 1, 4, 65)) == (False, False)
+    assert taken(Block(48, 4), torch.randn(2, 65, 48)) == (True, True)
+    assert taken(Block(192, 3), torch.randn(2, 65, 192)) == (False, False)
+
+
+def test_autocast_goes_layer_by_layer():
+    block, x = t_block()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert taken(block, x) == (False, False)
+
+
+def seen(block, x, name):
+    """How often a hook on a layer is called."""
+    calls = []
+    handle = block.get_submodule(name).register_forward_hook(lambda *_: calls.append(1))
+    y = block(x)
+    handle.remove()
+    return len(calls), y
+
+
+@pytest.mark.parametrize("make", [t_block, lambda: (Block(48, 4), torch.randn(2, 65, 48))])
+def test_hooks_on_any_layer_are_called(make):
+    block, x = make()
+    before = block(x)
+    for name in ("norm1", "attn", "attn.qkv", "attn.proj", "attn.proj_drop", "norm2", "mlp", "mlp.fc1", "mlp.fc2"):
+        calls, after = seen(block, x, name)
+        assert calls == 1, name
+        torch.testing.assert_close(after, before, atol=1e-5, rtol=1e-5)
+
+
+def test_hooks_on_all_modules_are_called():
+    block, x = t_block()
+    names = []
+    handle = nn.modules.module.register_module_forward_hook(lambda module, *_: names.append(type(module).__name__))
+    block(x)
+    handle.remove()
+    assert names.count("TLinear") == 4
+
+
+class Doubled(nn.Module):
+    def forward(self, weight):
+        return 2 * weight
+
+
+def test_layers_that_are_not_what_they_were():
+    block, x = t_block()
+    parametrize.register_parametrization(block.attn.proj, "weight_hat", Doubled())
+    block.mlp.fc1.forward = lambda x_hat: x_hat.repeat(1, 1, 1, 4)
+    assert taken(block, x) == (False, False)
+    block, x = t_block()
+    block.attn = nn.Identity()
+    block.mlp.activation = torch.relu
+    assert taken(block, x) == (False, False)
+
+
+@pytest.mark.parametrize("name", ["fc1", "fc2"])
+def test_dense_blocks_with_a_layer_of_slices(name):
+    block = Block(48, num_heads=4)
+    layer = getattr(block.mlp, name)
+    setattr(block.mlp, name, TubalLinear(layer.in_features, layer.out_features, 3))
+    x = torch.randn(2, 5, 48)
+    assert taken(block, x) == (True, False)
+    assert block(x).shape == x.shape
+
+
+@pytest.mark.parametrize("attention", ["slice", "joint"])
+def test_gradients_equal_layer_by_layer(attention):
+    block = t_block(attention=attention)[0].double()
+    x = torch.randn(3, 4, 17, 16, dtype=torch.float64)
+    plain = copy.deepcopy(block)
+    for layer in (plain.norm1, plain.norm2):
+        layer.register_forward_hook(lambda *_: None)
+    found = [torch.autograd.grad((b(x) ** 2).sum(), list(b.parameters())) for b in (block, plain)]
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_weights_that_change_are_seen_at_once():
+    block, x = t_block()
+    with torch.no_grad():
+        before = block(x)
+        block.mlp.fc2.weight_hat.mul_(2)
+        changed = block(x)
+        block.load_state_dict({name: torch.zeros_like(p) for name, p in block.state_dict().items()}, assign=True)
+        assert not torch.allclose(before, changed)
+        torch.testing.assert_close(block(x), x)
+
+
+def test_compiles_as_one_graph_with_both_halves():
+    torch.compiler.reset()
+    block, x = t_block()
+    found = []
+
+    def backend(graph, _):
+        found.extend(str(node.target) for node in graph.graph.nodes)
+        return graph
+
+    compiled = torch.compile(block, fullgraph=True, backend=backend)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x), block(x))
+    assert all(any(name in target for target in found) for name in CALLS), found
+
+
+def test_exported_programs_do_not_contain_them():
+    model, images = tcpvit.create_model("tcp_vit_cifar", depth=1).eval(), torch.randn(2, 3, 32, 32)
+    program = torch.export.export(model, (images,))
+    assert not [node for node in program.graph.nodes if "tcpvit" in str(node.target)]
+    torch.testing.assert_close(program.module()(images), model(images), atol=1e-5, rtol=1e-4)
+
+
+def test_a_block_is_two_calls():
+    class Names(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            names.append(str(function))
+            return function(*args, **(kwargs or {}))
+
+    names: list[str] = []
+    block, x = t_block()
+    with torch.no_grad(), Names():
+        block(x)
+    assert [name for name in names if "view" not in name] == [
+        "tcpvit.attention_half.default",
+        "tcpvit.ffn_half.default",
+    ]
