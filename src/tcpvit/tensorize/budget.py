@@ -34,7 +34,7 @@ class Form:
 def forms_of(problem: Problem, transforms: Mapping[int, Tensor], structure: Structure = "best") -> list[Form]:
     """The forms that a layer may take, with their parameters; `transforms` has the tubes that fit its widths.
 
-    The error of slices with a low rank beside them is that of the first round, an upper bound of the fit's.
+    Errors of slices are those of the first round, without the steps that a metric takes: upper bounds of the fit's.
     """
     d_in, d_out = problem.best.shape
     dense, step = d_in * d_out, rank_step(d_in, d_out)
@@ -49,7 +49,7 @@ def forms_of(problem: Problem, transforms: Mapping[int, Tensor], structure: Stru
     if structure in ("best", "low_rank"):
         found += ranked(1, 0, problem.best)
     for tube, phi in transforms.items() if structure != "low_rank" else ():
-        slices = problem.slices(tube, phi, problem.a @ problem.best)
+        slices = problem.slices(tube, phi, problem.a @ problem.best, coupled=False)
         target, price = problem.best - dense_of(slices, phi), slices.numel()
         found.append(Form(tube, 0, price, problem.rest + problem.cost(target)))
         if structure != "slices":

@@ -123,11 +123,11 @@ class Problem:
 
     # -------------------------------------------------------------------------------------------- the two steps
 
-    def slices(self, tube: int, phi: Tensor, target: Tensor) -> Tensor:
-        """The best slices for AW = `target`: (C, in / C, out / C)."""
+    def slices(self, tube: int, phi: Tensor, target: Tensor, *, coupled: bool = True) -> Tensor:
+        """The best slices for AW = `target`: (C, in / C, out / C); not `coupled`, as if there were no metric."""
         a = hat_blocks(self.a, phi, phi)
         found = torch.linalg.solve(a, hat_blocks(target, phi, phi))
-        if self.g is None:
+        if self.g is None or not coupled:
             return found
         metric, g = self.g, hat_blocks(self.g, phi, phi)
         return conjugate_gradients(
