@@ -25,7 +25,7 @@ from tcpvit.timing import interleaved, using_threads
 
 LAYERS = f"{STD}, layer by layer"  # as it would be without the fused halves
 EXP, COPY = "exp", "copy"
-ATTENDING = 1024  # tokens
+ATTENDING = (128, 256)  # images, and tokens of each
 COPIED = 2**24  # numbers, in no cache
 SCORED_TWICE = 2
 
@@ -66,7 +66,9 @@ def bounds(name: str, shape: Shape, models: Mapping[str, nn.Module], seconds: fl
         steps = {model: step(net.train() if training else for_inference(net), images) for model, net in nets.items()}
         with using_threads(1):
             times = interleaved({**steps, **_probes()}, seconds, time.thread_time)
-        rates = Rates(2 * PEAK_SIZE**3 / times[PEAK], ATTENDING**2 / times[EXP], 8 * COPIED / times[COPY])
+        rates = Rates(
+            2 * PEAK_SIZE**3 / times[PEAK], ATTENDING[0] * ATTENDING[1] ** 2 / times[EXP], 8 * COPIED / times[COPY]
+        )
         for model, net in nets.items():
             parts = least(shape, model, net, rates, training=training)
             gain = times[LAYERS] / times[model]
@@ -114,7 +116,7 @@ def _nothing(*_: object) -> None:
 
 
 def _probes() -> dict[str, Callable[[], object]]:
-    qkv, long = torch.randn(1, 1, ATTENDING, 3), torch.randn(COPIED)
+    qkv, long = torch.randn(1, *ATTENDING, 3), torch.randn(COPIED)
     copied = torch.empty_like(long)
     return {
         PEAK: matrix_product("float32"),
