@@ -54,7 +54,7 @@ def ffn_half(block: Any, x: Tensor, kind: type[Any]) -> Tensor | None:
         return None
     parts = mlp._modules
     fc1, fc2, drop = parts["fc1"], parts["fc2"], parts["drop"]
-    dense = type(fc1) is nn.Linear
+    dense = "spatial" not in vars(mlp)  # an Mlp, whose layers may have been replaced, and no TMlp
     if not dense and (mlp.activation is not F.gelu or mlp.spatial or mlp.shuffle):
         return None
     parameters = _parameters(norm, fc1, fc2, dense)
