@@ -13,6 +13,7 @@ from benchmarks.speed.contenders import PAPER
 from benchmarks.speed.figures import draw_components, draw_growth, draw_speedups
 from benchmarks.speed.record import Record
 from benchmarks.speed.tables import bound_table, growth_table, memory_table, percent
+from benchmarks.training import step_table
 from experiments.pages import DOCS, ROOT, Blocks, fill, markdown
 from tcpvit.analysis.bench import JOINT, PEERS, SHAPES, SLICE, STD
 from tcpvit.figures.style import save_figure
@@ -65,6 +66,7 @@ def pages(record: Record) -> dict[Path, Blocks]:
         DOCS / "speed.md": {
             "summary": markdown(summary_table(record)),
             "bound": bound_block(record),
+            "training step": training_step(),
             "machine": machine(record),
         },
         DOCS / "results" / "speed_tables.md": {
@@ -142,6 +144,19 @@ def long_table(bench: dict[str, Any]) -> Table:
         table.add(f"{row['layer']}, {row['d_in']} → {row['d_out']}", row["rows"], row["threads"], *shares)
     table.notes.append(f"`{bench['command']}`, {bench['date']}, commit {bench['commit']}, torch {bench['torch']}.")
     return table
+
+
+def training_step() -> str:
+    """A step of `tcpvit train` beside timm's manner, if that was measured."""
+    path = BENCH / "training.json"
+    found = json.loads(path.read_text()) if path.is_file() else {}
+    tables = []
+    for threads in THREADS:
+        if steps := found.get(f"threads_{threads}", {}).get("steps"):
+            table = step_table(steps, f"{threads} thread{'s' * (threads > 1)}, batch {found['batch']}")
+            table.notes.append(f"`{found['command']}`, {found['date']}, torch {found['torch']}, timm {found['timm']}.")
+            tables.append(table)
+    return markdown(*tables)
 
 
 def machine(record: Record) -> str:

@@ -96,6 +96,8 @@ LABELS |= {  # `experiments.classification.small`: overlapping patches, depthwis
     "std-32-deep": "dense, 32 wide, 3 blocks, hidden layer twice as wide",
     "std-48-r1": "dense, 48 wide, hidden layer as wide",
     "std-40-r2": "dense, 40 wide, hidden layer twice as wide",
+    "std-40-fine": "dense, 40 wide, 3 blocks, patches of 2×2",
+    "tcp-52-fine": "TCP-ViT of 2 slices, 52 wide, 3 blocks, patches of 2×2",
 }
 # The same models, with another rate for slices.
 SAME = {"joint-sqrt-lr": "joint-full-lr", "large-sqrt": "large-81x3"}

@@ -27,14 +27,14 @@ SPATIAL = {"patch_embed": "conv", "class_token": False, "global_pool": "avg", "p
 SPATIAL |= {"attention_pool": 2, "zero_residual": True, "depth": 2}
 
 
-def near(kind: str, width: int, stem: int, ratio: float, **options: object) -> tuple[str, ...]:
+def near(kind: str, width: int, stem: int | None, ratio: float, **options: object) -> tuple[str, ...]:
     """Changes that make a ViT whose tokens know their neighbours.
 
     >>> near("std", 48, 24, 1.0)[:2]
     ('model.name=std_vit_cifar', 'model.options.patch_embed=conv')
     """
     tensor = {"attention": "joint", "tube": 4, "coupling": "[norm]"} if kind == "tcp" else {}
-    sizes = {"embed_dim": width, "stem_width": stem, "mlp_ratio": ratio}
+    sizes = {"embed_dim": width, "mlp_ratio": ratio} | ({} if stem is None else {"stem_width": stem})
     chosen = {**SPATIAL, **tensor, **sizes, **options}
     return (f"model.name={kind}_vit_cifar", *(f"model.options.{key}={value}" for key, value in chosen.items()))
 
@@ -49,8 +49,17 @@ TRIED = {
     "tcp-56-tube-2": near("tcp", 56, 50, 2.0, coupling="[norm,shuffle]", tube=2),
     "std-32-deep": near("std", 32, 48, 2.0, depth=3),
     "tcp-64-deep": near("tcp", 64, 64, 2.0, coupling="[norm,shuffle]", depth=3),
+    "std-40-fine": near("std", 40, None, 2.0, patch_size=2, depth=3, attention_pool=4),
+    "tcp-52-fine": near(
+        "tcp", 52, None, 2.0, coupling="[norm,shuffle]", tube=2, num_heads=2, patch_size=2, depth=3, attention_pool=4
+    ),
 }
-RATES = {"std-40-r2": (0.004, 0.008), "tcp-56-tube-2": (0.008,), "std-32-deep": (0.008,)}  # else 0.004
+RATES = {
+    "std-40-r2": (0.004, 0.008, 0.016),
+    "tcp-80-r2-shuffle": (0.004, 0.008),
+    "tcp-56-tube-2": (0.008, 0.016),
+    **dict.fromkeys(("std-32-deep", "std-40-fine", "tcp-52-fine"), (0.008,)),
+}  # else 0.004
 # Each at the rate that its trials chose; slow ones are evaluated every fourth epoch.
 SLOWLY = ("optimizer.lr=0.004", "evaluation.every=4")
 FINALS = {

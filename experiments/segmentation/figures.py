@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from experiments.figures.efficiency import draw_efficiency
+from experiments.figures.parameters import draw_parameter_column
 from experiments.figures.segmentations import draw_errors, draw_segmentations
 from experiments.seeds import on_common_seeds
 from experiments.segmentation.tables import (
@@ -24,7 +25,6 @@ from experiments.segmentation.tables import (
 from tcpvit.compare.segmentation import PAIR, Runs, draw_pair
 from tcpvit.compare.study import Places, Record
 from tcpvit.data import IGNORE, Batches
-from tcpvit.figures.bars import draw_parameter_bars
 from tcpvit.figures.style import save_figure
 from tcpvit.inference import load_model
 from tcpvit.training.build import load_splits
@@ -63,7 +63,7 @@ def _draw_parameters() -> Figure:
         label: {name: components(PRESETS[model])[part] for part, name in leaves.items()}
         for model, label in LABELS.items()
     }
-    return draw_parameter_bars(parts, in_column=True)
+    return draw_parameter_column(parts)
 
 
 def _draw_efficiency(runs: Runs) -> Figure:

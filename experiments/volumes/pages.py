@@ -38,9 +38,12 @@ def blocks(places: Places) -> dict[str, Blocks]:
             "adrenal": markdown(tables.adrenal_table(records), tables.published_table()),
             "recovery": _of(beside / VIDEO, tables.recovery_tables),
             "recovery_picture": figure("volumes_recovery", RECOVERY, places.pages, "webp"),
+        },
+        "volumes_runs.md": {
+            "rates": markdown(tables.rates_table(records)),
             "orders": markdown(compare_orders(COLOUR)),
             "cost": _of(beside / COST, tables.cost_tables),
-        }
+        },
     }
 
 

@@ -23,6 +23,8 @@ def prepared(tmp_path_factory):
     np.save(folder / "cube.npy", cube)
     np.save(folder / "labels.npy", labels)
     np.save(folder / "other.npy", labels[::-1])
+    np.save(folder / "far.npy", np.where(labels == 6, 255, labels))
+    np.save(folder / "one.npy", labels > 0)
     np.save(folder / "narrow.npy", labels[:, :-1])
     np.save(folder / "measured.npy", np.random.default_rng(0).random((24, 24)))
     np.save(folder / "nan.npy", np.where(np.arange(60) == 7, np.nan, cube).astype(np.float32))
@@ -56,7 +58,11 @@ def folder(prepared, monkeypatch):
     [
         ("scene info lies.hdr", "is cut short or its header is wrong"),
         ("scene info cut.npy", "is cut short"),
-        ("scene info nan.npy", "are not finite numbers; fill them, or mark their bands as bad"),
+        (
+            "scene info nan.npy",
+            "fill them, or mark their bands as bad (bbl of an ENVI header): band 8",
+        ),
+        ("scene info cube.npy --labels far.npy", "label 255 stands far from the others"),
         ("scene info indian-pine", "no scene is known by that name; did you mean 'indian-pines'"),
         ("scene info labels.npy", "is not an image of rows × columns × bands"),
         ("scene split cube.npy", "has no labels: give a label map of 24×24 pixels, --labels FILE"),
@@ -69,6 +75,7 @@ def folder(prepared, monkeypatch):
         ("scene info cube.npy --out x.npz", "--out is for `tcpvit scene split`"),
         ("train --scene cube.npy --labels labels.npy --split s.npz", "was made for another label map"),
         ("train --scene nan.npy --labels labels.npy --split random", "are not finite numbers"),
+        ("train --scene cube.npy --labels one.npy --split random", "have one class only"),
         ("train --scene cube.npy --data cifar10", "--scene and --data both name a set"),
         ("train --data cifar10 --labels labels.npy", "--labels is for scenes, but cifar10 is none"),
         ("train --scene cube.npy --labels labels.npy --split random --window 5", "patch"),

@@ -14,7 +14,7 @@ import pytest
 from tcpvit.cli import app as cli
 from tcpvit.cli.demo import next_steps
 from tcpvit.compare.compare import train_once, twins
-from tcpvit.compare.comparison import Comparison, Model, Run
+from tcpvit.compare.comparison import Comparison, Model, Run, curves_of
 from tcpvit.displays import MessagesOnly
 from tcpvit.tables import duration
 from tcpvit.training import Recipe, load_recipe
@@ -246,7 +246,8 @@ def test_segmenters_are_compared_by_miou_and_class(tmp_path):
     assert cells["training time"][0] == "0:01:30"
     assert cells["images a second"][0] == 20
     assert table.notes == ["a note"]
-    assert std.runs[0].curve("val_miou", 100.0) == ([2], [80.0])
+    curves = curves_of({"std": [std.runs[0].history]}, {"mIoU": ("val_miou", 100.0)})
+    assert curves == {"mIoU": {"std": [([2], [80.0])]}}
     assert len(comparison.draw(tmp_path)) == 6
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from experiments.figures.efficiency import compression_cost, draw_efficiency
+from experiments.figures.parameters import draw_parameter_column
 from experiments.figures.segmentations import draw_errors, draw_segmentations, error_map
-from tcpvit.figures.bars import draw_parameter_bars
 from tcpvit.figures.confusion import draw_confusions
 from tcpvit.figures.curves import draw_curves
 from tcpvit.figures.masks import ERRORS, overlay
@@ -28,7 +28,7 @@ PARTS = {
 POINTS = {"Std-ViT": (1000, [80.0, 81.0, 82.0]), "TCP-ViT": (450, [79.0, 80.0, 81.0]), "TCP-ViT full": (310, [80.0])}
 LINES = {"Std-ViT": [([1, 2], [0.9, 0.5])], "TCP-ViT": [([1, 2], [0.8, 0.6])]}
 FIGURES = {
-    "params": lambda: draw_parameter_bars(PARTS, in_column=True),
+    "params": lambda: draw_parameter_column(PARTS),
     "curves": lambda: draw_curves({"(a)": LINES, "(b)": LINES, "(c)": LINES}, in_column=True),
     "confusion": lambda: draw_confusions({m: [[8, 2], [1, 9]] for m in SEEN}, ["background", "pet"], in_column=True),
     "visual": lambda: draw_segmentations([IMAGE] * 2, [TRUTH] * 2, SEEN, SAID),

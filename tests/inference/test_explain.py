@@ -94,10 +94,31 @@ def test_scenes_are_explained_by_band_and_frequency():
 
 
 def test_others_are_refused(image):
-    with pytest.raises(ValueError, match="a standard ViT has none"):
+    with pytest.raises(ValueError, match="a standard ViT has none: take its TCP twin"):
         explain(create_model("std_vit_cifar"), image)
+    with pytest.raises(ValueError, match="a Swin Transformer attends in windows"):
+        explain(create_model("tcp_swin_tiny", img_size=32, window_size=2, depths=(1, 1, 1, 1)), image)
     with pytest.raises(ValueError, match="one image at a time"):
         explain(create_model("tcp_vit_cifar"), image.repeat(2, 1, 1, 1))
+
+
+def test_notebooks_show_a_table(image):
+    found = explain(create_model("tcp_vit_cifar").eval(), image)
+    assert found._repr_html_().count("<tr") == 4
+    assert f"class {int(found.answer)}" in found._repr_html_()
+    assert "pixels that change" in explain(create_model("tcp_vit_pet").eval(), image.repeat(1, 1, 2, 2))._repr_html_()
+
+
+def test_errors_by_slice_are_those_against_the_true_mask(image):
+    found = explain(create_model("tcp_vit_pet").eval(), image)
+    truth = found.answer.clone()
+    assert found.errors(truth) == (0.0, pytest.approx(found.changed.float().flatten(1).mean(1).tolist()))
+    truth[:16] = 1 - truth[:16]
+    truth[16:24] = 255  # of these nothing is known
+    error, without = found.errors(truth)
+    assert error == 16 / 24
+    known = truth != 255
+    assert without[1] == pytest.approx((found.without[1].argmax(0) != truth)[known].float().mean().item())
 
 
 def test_the_model_is_left_as_it_was(image):
@@ -132,6 +153,38 @@ def test_files_become_figures_and_numbers(tmp_path, monkeypatch, capsys):
     assert main(["explain", "std_vit_cifar", "in/猫 $x$.png"]) == 1
 
 
+def test_true_masks_are_fitted_as_their_images(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    for folder in ("in", "true"):
+        (tmp_path / folder).mkdir()
+    for name in ("a.1", "a.2"):
+        Image.fromarray(rng.integers(0, 256, (40, 50, 3), dtype=np.uint8)).save(f"in/{name}.jpg")
+        Image.fromarray(np.full((40, 50), int(name[-1]) - 1, np.uint8)).save(f"true/{name}.png")
+    assert main(["explain", "tcp_vit_pet", "in", "--truth", "true", "--json"]) == 0, capsys.readouterr().err
+    first, second = json.loads(capsys.readouterr().out)
+    for found, true in ((first, 0), (second, 1)):
+        assert found["error"] == pytest.approx(list(found["shares"].values())[1 - true], abs=1e-4)
+        assert len(found["error_without"]) == 3
+    assert main(["explain", "tcp_vit_pet", "in", "--truth", "true/a.1.png"]) == 1
+    assert "there are several images" in capsys.readouterr().err
+    (tmp_path / "true" / "a.2.png").unlink()
+    assert main(["explain", "tcp_vit_pet", "in", "--truth", "true"]) == 1
+    assert "has no mask of the name of in/a.2.jpg" in capsys.readouterr().err
+    assert main(["explain", "tcp_vit_cifar_plus", "in/a.1.jpg", "--truth", "true/a.1.png"]) == 1
+    assert "true masks are for a segmenter" in capsys.readouterr().err
+
+
+def test_figures_are_never_written_over_images(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name in ("a", "a.png"):
+        Image.new("RGB", (32, 32)).save(f"{name}.png")
+    assert main(["explain", "tcp_vit_cifar_plus", "a.png", "a.png.png", "--out", "."]) == 1
+    assert "a.png.png would be written over a.png.png, which is read here" in capsys.readouterr().err
+    assert main(["predict", "tcp_vit_cifar_plus", "a.png", "a.png.png", "--images", "."]) == 1
+    assert "which is read here" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", ["tcp_vit_volume_small", "tcp_vit_volume_segmenter"])
 def test_volumes_are_explained_by_depth(name, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
@@ -145,8 +198,11 @@ def test_volumes_are_explained_by_depth(name, tmp_path, monkeypatch, capsys):
     about |= {"image_shape": [channels, *shape], "mean": [0.5] * channels, "std": [0.2] * channels}
     (tmp_path / "model" / "preprocessing.json").write_text(json.dumps(about))
     np.save(tmp_path / "scan.npy", np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8))
-    assert main(["explain", "model", "scan.npy", "--out", "out", "--json"]) == 0, capsys.readouterr().err
+    truth = ["--truth", "mask.npy"] * segments
+    np.save(tmp_path / "mask.npy", np.zeros(shape, np.uint8))
+    assert main(["explain", "model", "scan.npy", "--out", "out", "--json", *truth]) == 0, capsys.readouterr().err
     (numbers,) = json.loads(capsys.readouterr().out)
+    assert not segments or numbers["error"] == pytest.approx(1 - numbers["shares"]["class 0"], abs=1e-4)
     depth = model.get_submodule("backbone").config if segments else model.config
     assert len(numbers["by_depth"]) == depth.grid_of(*shape)[0]
     assert sum(numbers["by_depth"]) == pytest.approx(sum(numbers["by_slice"]), abs=1e-3)

@@ -192,6 +192,16 @@ def test_every_kind_of_model(tmp_path, name):
     assert (tmp_path / "model.onnx").stat().st_size == found.bytes
 
 
+@pytest.mark.skipif("openvino" not in KINDS, reason="needs openvino")
+@pytest.mark.parametrize(("name", "options"), [("std_vit_cifar", {"embed_dim": 8}), ("tcp_scene_shuffle", {})])
+def test_openvino_takes_models_by_slices(tmp_path, name, options):
+    """It fails on batches of any size where it believes to see a channel shuffle, in heads or in shuffled slices."""
+    options = {"img_size": 6, "patch_size": 3, "depth": 1, "num_heads": 2, **options}
+    tcpvit.save_pretrained(small(name, **options), tmp_path / "saved")
+    found = export_model(tmp_path / "saved", tmp_path / "model.xml", format="openvino", form="slices")
+    assert found.difference < 1e-4
+
+
 @pytest.mark.parametrize("shape", [[3, 8, 8], [1, 4, 8, 8]])
 def test_models_of_float_images_with_a_scale_of_their_own(tmp_path, shape):
     """As of scenes and of medical volumes."""

@@ -140,7 +140,7 @@ def test_csv_json_and_images_one_by_one(run, place):
         (["run", "empty"], "there are no images in empty; looked for .bmp, .gif, .jpeg"),
         (["run", "missing.png"], "missing.png is neither a file nor a folder"),
         (["tcp_vit_cifar", "images"], "tcp_vit_cifar is a preset with random weights"),
-        (["tcp_vit_cifar", "images"], "or take one that comes with weights: tcp_vit_cifar_plus, "),
+        (["tcp_vit_cifar", "images"], "or take one that comes with weights: std_vit_cifar, tcp_vit_cifar_plus, "),
         (["run/missing", "images"], "'run/missing' is no run folder, no saved model and no preset"),
         (["tcp_vit_pt", "images"], "no preset; did you mean 'tcp_vit_pet'?"),
         (["run", "images", "--top", "0"], "top and batch_size are at least 1"),

@@ -11,7 +11,7 @@ import torch
 
 from tcpvit.data import Batches, load_dataset
 from tcpvit.data.scenes import Georeference, Scene, cut_windows, find_scene, read_scene
-from tcpvit.inference import load_model
+from tcpvit.inference import LoadedModel, load_model
 from tcpvit.inference.importance import band_importance
 from tcpvit.inference.scene_map import classify_scene
 from tcpvit.progress import Progress
@@ -114,3 +114,15 @@ def test_importance_is_the_gradient_carried_back_through_the_transform(run):
     assert not loaded.model.bands._forward_hooks
     with pytest.raises(ValueError, match="a model with a transform along the spectrum"):
         band_importance(torch.nn.Linear(2, 2), data)
+
+
+def test_bands_are_those_of_the_training_and_not_others_of_their_number():
+    bad = np.arange(10) < 2
+    about = {"scene": {"bands": 10, "used": [2, 3, 4, 5, 6, 7, 8, 9], "colours": []}}
+    loaded = LoadedModel("run", torch.nn.Identity(), None, about)
+    cube = np.arange(10.0) * np.ones((4, 4, 1))
+    for marks in (None, bad, np.zeros(10, bool)):
+        fitted = loaded.fit_scene(Scene(cube, bad_bands=marks))
+        assert fitted.good_bands.tolist() == about["scene"]["used"]
+    with pytest.raises(ValueError, match="marks band 9 as bad, in all 2 of the 8 bands that run looks at"):
+        loaded.fit_scene(Scene(cube, bad_bands=bad[::-1]))

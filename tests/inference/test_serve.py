@@ -30,6 +30,7 @@ pytest.importorskip("uvicorn")
 
 from benchmarks.serve import form, request, storm
 from tcpvit.inference.serve import Limits, create_app
+from tcpvit.inference.serve.requests import Refused, Room
 
 IMAGES = sorted((FILES / "images").glob("*.png"))
 
@@ -148,6 +149,29 @@ def test_a_full_queue_answers_503_and_recovers():
     finally:
         free.set()
         client.close()
+
+
+def test_bodies_have_room_together_whatever_the_number_of_connections():
+    room = Room(10)
+    with room.place() as first:
+        first(6)
+        with room.place() as second:
+            second(4)
+            with pytest.raises(Refused, match="too many images are being sent") as refused:
+                second(1)
+        assert refused.value.status == 503
+        with room.place() as third:
+            third(4)  # what was refused is free again
+    assert room.taken == 0
+
+
+def test_the_service_counts_the_bodies_it_holds(client):
+    service = client.app.state.service
+    service.room.taken = service.room.most - 10
+    assert client(request(IMAGES[0].read_bytes(), "image/png"))[0][0] == 503
+    service.room.taken = 0
+    assert client(request(IMAGES[0].read_bytes(), "image/png"))[0][0] == 200
+    assert service.room.taken == 0
 
 
 def test_a_token_is_asked_for_but_for_health():

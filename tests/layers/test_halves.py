@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 import tcpvit
-from tcpvit.layers import Block, TBlock
+from tcpvit.layers import Block, TBlock, TubalLinear
 from tcpvit.layers.coupling import Coupling
 from tcpvit.layers.halves import attention_half, ffn_half
 from tcpvit.layers.kernels.build import is_built
@@ -108,6 +108,16 @@ def test_layers_that_are_not_what_they_were():
     block.attn = nn.Identity()
     block.mlp.activation = torch.relu
     assert taken(block, x) == (False, False)
+
+
+@pytest.mark.parametrize("name", ["fc1", "fc2"])
+def test_dense_blocks_with_a_layer_of_slices(name):
+    block = Block(48, num_heads=4)
+    layer = getattr(block.mlp, name)
+    setattr(block.mlp, name, TubalLinear(layer.in_features, layer.out_features, 3))
+    x = torch.randn(2, 5, 48)
+    assert taken(block, x) == (True, False)
+    assert block(x).shape == x.shape
 
 
 @pytest.mark.parametrize("attention", ["slice", "joint"])

@@ -14,6 +14,7 @@ from tcpvit.cli.predict_scene import importance_on_test, open_for
 from tcpvit.cli.scene_figures import importance_figure
 from tcpvit.cli.show import display_for
 from tcpvit.data.images import Fit, OnBad, list_bad
+from tcpvit.data.volumes.read import stem_of
 from tcpvit.errors import printable
 from tcpvit.figures.explain import Row, draw_explanation
 from tcpvit.figures.masks import overlay
@@ -35,6 +36,7 @@ def explain(
     paths: list[Path] = [],  # noqa: B006 (typer copies it)
     *,
     out: Path = Path("explained"),
+    truth: Path | None = None,
     weights: Weights = "best",
     fit: Fit | None = None,
     on_bad: OnBad = "skip",
@@ -44,14 +46,16 @@ def explain(
 
     Draws a figure for each image: its slices, what each contributes (gradient × input by patch), the answer without
     each slice, and where the class token looks in each block, slice and head, with the rollout of all blocks. Of a
-    segmenter, the pixels that change without a slice; of a model of volumes, also what each depth contributes. Of a run
-    on a spectral scene, which needs no paths, the importance of each band and frequency over its test pixels.
+    segmenter, the pixels that change without a slice, or with --truth those that are wrong; of a model of volumes, also
+    what each depth contributes. Of a run on a spectral scene, which needs no paths, the importance of each band and
+    frequency over its test pixels.
 
     Args:
         target: a TCP model: a run folder, a folder written by save_pretrained, or a preset whose weights come with the
             package.
         paths: images or volumes, and folders that are searched for them with everything below.
         out: the folder for the figures, NAME.png and NAME.svg.
+        truth: of a segmenter, the true mask of the image, or a folder with a mask of each image's name.
         weights: of a run, those of its best or its last epoch.
         fit: make images square by keeping the middle (crop) or everything (squash); by default as in training.
         on_bad: what a file that is no image does, skip (it is named on stderr) or stop.
@@ -72,9 +76,10 @@ def explain(
         raise ValueError("name the images, or folders of images, to explain")
     files = find_files(loaded, paths, [out]) if takes_volumes(loaded) else find_images(paths, [out])
     names = _names(files)
-    keep_inputs([out / f"{name}.{ending}" for name in names for ending in ENDINGS], files)
+    truths = None if truth is None else _truths(files, truth)
+    keep_inputs([out / f"{name}.{ending}" for name in names for ending in ENDINGS], [*files, *(truths or [])])
     done, bad = [], []
-    for name, found in zip(names, explain_files(loaded, files, fit=fit), strict=True):
+    for name, found in zip(names, explain_files(loaded, files, truths=truths, fit=fit), strict=True):
         if isinstance(found, str):
             bad.append(found)
             if on_bad == "stop":
@@ -88,7 +93,7 @@ def explain(
         raise ValueError(f"{list_bad(bad, len(files))}; no image is left")
     if json:
         classes = loaded.preparation()["classes"]
-        print(json_text([{"file": each.file, **each.explanation.to_dict(classes)} for each in done]))
+        print(json_text([{"file": each.file, **each.explanation.to_dict(classes, each.truth)} for each in done]))
     print(f"{len(done):,} of {len(files):,} explained, in {printable(str(out))}", file=sys.stderr)
     return done
 
@@ -110,6 +115,7 @@ def figure_of(loaded: LoadedModel, found: ExplainedFile) -> Any:
     title = f"{Path(found.file).name}: {loaded.name}"
     slices = _slice_images(found.pixels, loaded) if explained.slices is not None else None
     segments = explained.logits.ndim > 1
+    other = explained.changed if found.truth is None else explained.wrong(found.truth)[1]
     by_slice, rollout, attention = (
         each.sum(-3).numpy() if explained.by_depth is not None else each.numpy()  # all depths of a volume together
         for each in (explained.by_slice, explained.rollout, explained.attention)
@@ -121,10 +127,11 @@ def figure_of(loaded: LoadedModel, found: ExplainedFile) -> Any:
         by_slice,
         rollout,
         attention,
-        _mask_rows(explained) if segments else _label_rows(explained, about["classes"]),
+        _mask_rows(explained, found.truth) if segments else _label_rows(explained, about["classes"]),
         overlay(found.pixels, _middle(explained.answer), edges=True) if segments else None,
-        _middle(explained.changed, first=1).astype(float) if segments else None,
+        _middle(other, first=1).astype(float) if segments else None,
         None if explained.by_depth is None else explained.by_depth.numpy(),
+        "changes" if found.truth is None else "wrong",
     )
 
 
@@ -141,8 +148,12 @@ def _label_rows(explained: Explanation, classes: list[str]) -> list[Row]:
     return [Row(name, str(classes[int(each.argmax())]), float(each.max())) for name, each in rows]
 
 
-def _mask_rows(explained: Explanation) -> list[Row]:
-    """How much of the mask stays as it is without each slice."""
+def _mask_rows(explained: Explanation, truth: Tensor | None) -> list[Row]:
+    """How much of the mask is right, or stays as it is, without each slice."""
+    if truth is not None:
+        error, without = explained.errors(truth)
+        rows = [Row("all slices", "right", 1 - error)]
+        return rows + [Row(f"without slice {k}", "right", 1 - each) for k, each in enumerate(without)]
     same = 1 - explained.changed.float().flatten(1).mean(1)
     rows = [Row("all slices", "its mask", 1.0)]
     return rows + [Row(f"without slice {k}", "the same", float(each)) for k, each in enumerate(same)]
@@ -160,16 +171,36 @@ def _slice_images(pixels: np.ndarray, loaded: LoadedModel) -> np.ndarray:
     return np.stack(images).astype(np.uint8)
 
 
+def _truths(files: list[Path], truth: Path) -> list[Path]:
+    """The mask of each file: the one that is named, or that of its name in a folder."""
+    if truth.is_file() and len(files) == 1:
+        return [truth]
+    if not truth.is_dir():
+        problem = "there are several images" if truth.is_file() else "it is no file"
+        raise ValueError(f"--truth {truth} is one mask of one image or a folder of masks, but {problem}")
+    masks = {_stem(path): path for path in sorted(truth.iterdir()) if path.is_file()}
+    names = [_stem(file) for file in files]
+    if lacking := [str(file) for file, name in zip(files, names, strict=True) if name not in masks]:
+        raise ValueError(f"{truth} has no mask of the name of {lacking[0]}, and {len(lacking)} are lacking in all")
+    return [masks[name] for name in names]
+
+
+def _stem(file: Path) -> str:
+    """The name without its ending, which may be .nii.gz."""
+    return min(stem_of(file), file.stem, key=len)
+
+
 def _names(files: list[Path]) -> list[str]:
     """A name for each figure: that of its file, with a number where two would be the same."""
     names: list[str] = []
     taken: set[str] = set()
     for file in files:
-        name = file.name or file.resolve().name
-        free, number = name, 1
+        whole = file.name or file.resolve().name
+        stem = _stem(Path(whole))
+        free, number = whole, 1
         while free.lower() in taken:
             number += 1
-            free = f"{name}-{number}"
+            free = f"{stem}-{number}{whole[len(stem) :]}"
         taken.add(free.lower())
         names.append(free)
     return names

@@ -30,7 +30,7 @@ from tcpvit.inference.volumes import (
     find_files,
     is_volume_or_clip,
     labelled_frames,
-    picture_of,
+    montage_of,
     segment_volumes,
     takes_clips,
     takes_volumes,
@@ -247,7 +247,7 @@ def _write_clips(found: Sequence[Prediction], names: Mapping[str, str], folder: 
 def _pixels(file: str) -> np.ndarray:
     """(H, W, 3) uint8, reduced to what a figure can show."""
     if is_volume_or_clip(Path(file)):
-        return picture_of(file)
+        return montage_of(file)
     image = read_image(file)
     image.thumbnail((SIDE, SIDE))
     return np.asarray(image)

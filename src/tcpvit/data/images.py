@@ -111,7 +111,7 @@ class ImageFiles(Images):
             pixels = read_pixels(self.files[i], self.bands)
             check_kind(pixels, self.channels, self.dtype)
         except Exception as error:
-            return _why(self.files[i], error)
+            return why(self.files[i], error)
         height, width = pixels.shape[:2]
         box = square_box((width, height), self.fit, crop)
         resized = resize_pixels(pixels, (self.image_size, self.image_size), box).transpose(2, 0, 1)
@@ -121,7 +121,7 @@ class ImageFiles(Images):
         try:
             return resized, self._read_mask(target, self.files[i], (width, height), box)
         except Exception as error:
-            return _why(target, error)
+            return why(target, error)
 
     def _read_mask(self, path: str, image: str, size_of_image: tuple[int, int], box: Box) -> np.ndarray:
         """Class ids (H, W) uint8."""
@@ -246,7 +246,7 @@ def square_box(size: tuple[int, int], fit: Fit, crop: Tensor | None = None) -> B
     return x + left * wide, y + top * high, x + right * wide, y + bottom * high
 
 
-def _why(path: str, error: Exception) -> str:
+def why(path: str, error: Exception) -> str:
     """Why a file cannot be used; a damaged one can fail anywhere in Pillow. What can be installed is no fault of it."""
     if isinstance(error, ImportError):
         raise error

@@ -44,7 +44,7 @@ class Listing(NamedTuple):
 def part_folders(folder: Path) -> dict[str, Path]:
     """train/, val/ and test/ where they exist; a folder without them is the training part, to be split."""
     if not folder.is_dir():
-        raise FileNotFoundError(f"there is no folder {folder}; `folder:PATH` needs one that exists")
+        raise FileNotFoundError(f"there is no folder {folder}; name one that exists")
     found = {part: folder / name for part, names in PART_NAMES.items() for name in names if (folder / name).is_dir()}
     return found if "train" in found else {"train": folder}
 
@@ -57,7 +57,7 @@ def is_segmentation(folders: dict[str, Path], classes: Sequence[str] | None) -> 
         return False
     for folder in folders.values():
         if not (folder / "images").is_dir() or not (folder / "masks").is_dir():
-            found = ", ".join(f"{name}/" for name in _subfolders(folder)) or "none of them"
+            found = ", ".join(f"{name}/" for name in subfolders(folder)) or "none of them"
             raise ValueError(
                 f"segmentation needs images/ and masks/, found {found} in {folder}: add or rename the folder"
                 f"{CLASS_IMAGES if folder == train else ''}"
@@ -99,13 +99,13 @@ def _list_part(part: str, folder: Path, classes: tuple[str, ...], claims: _Claim
     files: list[str] = []
     labels: list[int] = []
     special: list[str] = []
-    unknown = [name for name in _subfolders(folder) if name not in classes]
+    unknown = [name for name in subfolders(folder) if name not in classes]
     if unknown:
         problems.append(
             f"{folder} has {'a class' if len(unknown) == 1 else 'classes'} {', '.join(map(repr, unknown[:5]))} that "
             f"the training part lacks; its classes: {printable(', '.join(classes))}"
         )
-    for name in _subfolders(folder):
+    for name in subfolders(folder):
         if name in unknown:
             continue
         walk = walk_images(folder / name)
@@ -177,7 +177,7 @@ def _say_why(images: list[str], masks: list[str]) -> Iterator[str]:
 
 def class_folders(train: Path) -> list[str]:
     """The names of the classes: one folder for each."""
-    names = _subfolders(train)
+    names = subfolders(train)
     if len(names) < 2:
         raise ValueError(
             f"{train} should hold one folder of images for each of two or more classes (found {len(names)}), or "
@@ -186,7 +186,8 @@ def class_folders(train: Path) -> list[str]:
     return names
 
 
-def _subfolders(folder: Path) -> list[str]:
+def subfolders(folder: Path) -> list[str]:
+    """Their names, hidden ones left out."""
     return sorted(item.name for item in folder.iterdir() if item.is_dir() and not item.name.startswith("."))
 
 

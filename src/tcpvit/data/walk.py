@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,6 +19,32 @@ def natural_order(path: Path) -> list[tuple[int, int, str]]:
     """
     parts = re.split(r"(\d+)", path.stem.lower())
     return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts if part]
+
+
+def examples_below(folder: Path, endings: tuple[str, ...], is_one: Callable[[Path], bool]) -> Iterator[Path]:
+    """Files of these endings, and folders that are one example, as a series of DICOM slices or the frames of a clip.
+
+    Hidden ones are left out, and links to folders are not entered.
+    """
+    entries = sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
+    yield from (entry for entry in entries if entry.is_file() and entry.name.lower().endswith(endings))
+    if is_one(folder):
+        yield folder
+    for entry in entries:
+        if entry.is_dir() and not entry.is_symlink():
+            yield from examples_below(entry, endings, is_one)
+
+
+def find_examples(paths: Sequence[Path], below: Callable[[Path], Iterator[Path]], what: str, read: str) -> list[Path]:
+    """The files as they are, and what is `below` the folders; `read` says what was looked for."""
+    found: list[Path] = []
+    for path in paths:
+        if not path.exists():
+            raise ValueError(f"{path} is neither a file nor a folder")
+        found += [path] if path.is_file() else sorted(below(path))
+    if not found:
+        raise ValueError(f"there are no {what} in {', '.join(map(str, paths))}; looked for {read}")
+    return found
 
 
 class Walk(NamedTuple):

@@ -1,11 +1,11 @@
-"""Parameter bars: totals, stacked by component, and component by component (paper, fig. seg_params)."""
+"""Parameter bars: totals, stacked by component, and component by component."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from tcpvit.figures.style import COLUMN_WIDTH, GREEN, MODELS, PINK, SKY, TEXT_WIDTH, YELLOW, house_style
+from tcpvit.figures.style import GREEN, MODELS, PINK, SKY, TEXT_WIDTH, YELLOW, house_style
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -14,10 +14,8 @@ SHADES = (SKY, GREEN, YELLOW, PINK, "#999999", "#F0E442", "#333333")  # of compo
 Parts = Mapping[str, Mapping[str, int]]
 
 
-def draw_parameter_bars(parts: Parts, *, in_column: bool = False) -> Figure:
+def draw_parameter_bars(parts: Parts) -> Figure:
     """`parts` has the parameters of each model by component; ratios are to the first model.
-
-    `in_column` is the paper's figure at the width of a column: (a) totals, (b) stacked, (c) by component.
 
     >>> figure = draw_parameter_bars({"std": {"blocks": 90, "head": 10}, "tcp": {"blocks": 30, "head": 10}})
     >>> [text.get_text() for text in figure.axes[0].texts]
@@ -25,18 +23,21 @@ def draw_parameter_bars(parts: Parts, *, in_column: bool = False) -> Figure:
     """
     if not parts:
         raise ValueError("draw_parameter_bars needs at least one model, got none")
-    components = list(dict.fromkeys(name for counts in parts.values() for name in counts))
-    taken = {style["color"] for style in MODELS[: len(parts)]}
-    free = [shade for shade in SHADES if shade not in taken]
-    shades = [free[i % len(free)] for i in range(len(components))]
+    components, shades = shaded_components(parts)
     with house_style() as Figure:
-        if in_column:
-            return _draw_in_column(Figure, parts, components, shades)
         figure = Figure(figsize=(TEXT_WIDTH, 1.1 + 0.34 * max(len(components), 3)), layout="constrained")
         left, right = figure.subplots(1, 2, width_ratios=(1, 1.7))
         _draw_totals(left, parts, components, shades)
-        _draw_components(right, parts, components, shades)
+        draw_components(right, parts, components, shades)
         return figure
+
+
+def shaded_components(parts: Parts) -> tuple[list[str], list[str]]:
+    """The components of all models, and a shade for each that is the colour of no model."""
+    components = list(dict.fromkeys(name for counts in parts.values() for name in counts))
+    taken = {style["color"] for style in MODELS[: len(parts)]}
+    free = [shade for shade in SHADES if shade not in taken]
+    return components, [free[i % len(free)] for i in range(len(components))]
 
 
 def _draw_totals(panel: Any, parts: Parts, components: list[str], shades: list[str]) -> None:
@@ -57,7 +58,7 @@ def _draw_totals(panel: Any, parts: Parts, components: list[str], shades: list[s
     panel.tick_params(axis="x", length=0)
 
 
-def _draw_components(panel: Any, parts: Parts, components: list[str], shades: list[str]) -> None:
+def draw_components(panel: Any, parts: Parts, components: list[str], shades: list[str]) -> None:
     """The models' bars side by side for each component, with numbers and ratios."""
     thickness = 0.8 / len(parts)
     first = next(iter(parts.values()))
@@ -79,38 +80,3 @@ def _draw_components(panel: Any, parts: Parts, components: list[str], shades: li
     panel.tick_params(axis="y", length=0, pad=11)
     panel.invert_yaxis()
     panel.legend(loc="lower right", handlelength=1.0)
-
-
-def _draw_in_column(Figure: Any, parts: Parts, components: list[str], shades: list[str]) -> Figure:
-    """Three panels one below the other, all to one scale."""
-    rows = [len(parts) + 0.4, len(parts) + 0.4, 1 + 0.9 * len(parts) * len(components)]
-    figure = Figure(figsize=(COLUMN_WIDTH, 1.1 + 0.17 * sum(rows)), layout="constrained")
-    figure.get_layout_engine().set(w_pad=0.08)
-    total, stacked, by_component = figure.subplots(3, 1, height_ratios=rows)
-    sums = {model: {"total": sum(counts.values())} for model, counts in parts.items()}
-    _draw_rows(total, sums, ["total"], [[style["color"] for style in MODELS[: len(parts)]]])
-    _draw_rows(stacked, parts, components, shades)
-    _draw_components(by_component, parts, components, shades)
-    largest = max(counts["total"] for counts in sums.values())
-    first = next(iter(sums.values()))["total"]
-    for row, counts in enumerate(sums.values()):
-        ratio = f"  {counts['total'] / first:.3f}×" if row and first else ""
-        said = f"{counts['total']:,}{ratio}"
-        total.annotate(said, (counts["total"], row), (3, 0), textcoords="offset points", va="center", fontsize=7)
-    for panel, title in ((total, "(a) total"), (stacked, "(b) stacked"), (by_component, "(c) by component")):
-        panel.set_title(title)
-        panel.set_xlim(0, 1.3 * largest)
-    return figure
-
-
-def _draw_rows(panel: Any, parts: Parts, components: list[str], shades: Sequence[Any]) -> None:
-    """A lying bar for each model, its components one after the other."""
-    left = [0] * len(parts)
-    for name, shade in zip(components, shades, strict=True):
-        widths = [counts.get(name, 0) for counts in parts.values()]
-        panel.barh(list(parts), widths, 0.7, left=left, color=shade, edgecolor="white", linewidth=0.5)
-        left = [begin + width for begin, width in zip(left, widths, strict=True)]
-    panel.set_xticks([])
-    panel.spines["bottom"].set_visible(False)
-    panel.tick_params(axis="y", length=0)
-    panel.invert_yaxis()

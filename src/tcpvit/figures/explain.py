@@ -42,10 +42,11 @@ def draw_explanation(
     mask: np.ndarray | None = None,
     changed: np.ndarray | None = None,
     by_depth: np.ndarray | None = None,
+    change: str = "changes",
 ) -> Figure:
     """The image (H, W, 3) uint8 with its slices (C, H, W, 3), contributions (C, h, w), rollout (S, h, w) and attention
     (L, S, heads, h, w); of a segmenter also the mask over the image (H, W, 3), and the pixels (C, H, W) that change
-    without a slice; of a volume the contributions by depth (t,)."""
+    without a slice, or what else `change` calls them; of a volume the contributions by depth (t,)."""
     letters = letters_for([title, *(row.label for row in rows)])
     with house_style(letters.families) as Figure:
         columns = 1 + min(len(by_slice), SLICES)
@@ -57,7 +58,7 @@ def draw_explanation(
         figure = Figure(figsize=(WIDTH, height))
         canvas = _Canvas(figure, height)
         canvas.write(EDGE, 0.14, letters.shortened(title, 90), weight="bold", fontsize=8.5)
-        _draw_images(canvas, top, pixels, slices, by_slice, rollout, mask, changed)
+        _draw_images(canvas, top, pixels, slices, by_slice, rollout, mask, changed, change)
         left = EDGE + columns * (PANEL + GAP) + 0.3
         free = len(bands) * (PANEL + TITLE) - TITLE - (0 if by_depth is None else DEPTH)
         _draw_rows(canvas, left, top + TITLE, free, rows, letters)
@@ -93,6 +94,7 @@ def _draw_images(
     rollout: np.ndarray,
     mask: np.ndarray | None,
     changed: np.ndarray | None,
+    change: str,
 ) -> None:
     """The image and its slices, and below what each slice contributes."""
     shown = min(len(by_slice), SLICES)
@@ -105,7 +107,7 @@ def _draw_images(
     totals = [f"grad × input {each.sum():+.2g}".replace("-", "−") for each in by_slice]
     lines.append(("rollout", (pixels, rollout.mean(0)), [(totals[k], None, signed_roots[k]) for k in range(shown)]))
     if changed is not None:
-        lines.append(("mask", mask, [(f"changes without {k}", changed[k], None) for k in range(shown)]))
+        lines.append(("mask", mask, [(f"{change} without {k}", changed[k], None) for k in range(shown)]))
     for line, (name, first, others) in enumerate(lines):
         y = top + line * (PANEL + TITLE)
         if first is not None:

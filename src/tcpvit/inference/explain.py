@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,16 @@ from torch import Tensor, nn
 
 from tcpvit.data.augment import normalise
 from tcpvit.data.decode import as_colour
+from tcpvit.data.image_set import IGNORE
 from tcpvit.data.images import Fit
+from tcpvit.inference.exported import ExportedModel
 from tcpvit.inference.loading import LoadedModel
 from tcpvit.inference.predict import as_image_files
 from tcpvit.inference.volumes import as_volume_files, takes_volumes
 from tcpvit.models.segmenter import EncoderDecoder
+from tcpvit.models.swin import SwinTransformer
 from tcpvit.models.vit import VisionTransformer
+from tcpvit.tables import Table, percent, render
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,8 +66,42 @@ class Explanation:
         """(t,): gradient × input of the answer, by the patches' place along the depth of a volume."""
         return self.by_slice.sum((0, 2, 3)) if self.by_slice.ndim == 4 else None
 
-    def to_dict(self, classes: Sequence[str]) -> dict[str, Any]:
-        """JSON-ready numbers."""
+    def wrong(self, truth: Tensor) -> tuple[Tensor, Tensor]:
+        """Where a segmenter errs against a true mask (height, width), and (C, ...) where it does without slice k.
+
+        Pixels of 255 count as right: what they are is not known.
+        """
+        if self.logits.shape[1:] != truth.shape:
+            raise ValueError(f"a mask of {tuple(truth.shape)} does not fit an answer of {tuple(self.logits.shape[1:])}")
+        counted = truth != IGNORE
+        return (self.answer != truth) & counted, (self.without.argmax(1) != truth) & counted
+
+    def errors(self, truth: Tensor) -> tuple[float, list[float]]:
+        """The share of the known pixels of a true mask that is wrong, and that without slice k."""
+        known = max(int((truth != IGNORE).sum()), 1)
+        wrong, without = self.wrong(truth)
+        return int(wrong.sum()) / known, [int(each.sum()) / known for each in without]
+
+    def table(self) -> Table:
+        """What each slice contributes, and the answer without it."""
+        by_slice = self.by_slice.flatten(1).sum(1).tolist()
+        if self.logits.ndim > 1:
+            table = Table("explanation", "a mask", ["slice", "gradient × input", "pixels that change without it"])
+            for k, (value, share) in enumerate(zip(by_slice, self.changed.float().flatten(1).mean(1), strict=True)):
+                table.add(str(k), f"{value:+.3g}", percent(float(share)))
+            return table
+        best = int(self.answer)
+        title = f"class {best}, {percent(float(self.probabilities[best]))}"
+        table = Table("explanation", title, ["slice", "gradient × input", "answer without it", "its probability"])
+        for k, (value, chances) in enumerate(zip(by_slice, self.probabilities_without, strict=True)):
+            table.add(str(k), f"{value:+.3g}", f"class {int(chances.argmax())}", percent(float(chances.max())))
+        return table
+
+    def _repr_html_(self) -> str:
+        return render([self.table()], "html")
+
+    def to_dict(self, classes: Sequence[str], truth: Tensor | None = None) -> dict[str, Any]:
+        """JSON-ready numbers; with a true mask also the errors of a segmenter."""
         found: dict[str, Any] = {"by_slice": _rounded(self.by_slice.flatten(1).sum(1))}
         found |= {"by_channel": _rounded(self.by_channel), "by_slice_and_patch": _rounded(self.by_slice)}
         if self.by_depth is not None:
@@ -75,6 +113,8 @@ class Explanation:
             shares = nn.functional.one_hot(self.answer.flatten(), len(self.logits)).float().mean(0)
             found["shares"] = dict(zip(classes, _rounded(shares), strict=True))
             found["changed_without"] = _rounded(self.changed.float().flatten(1).mean(1))
+            if truth is not None:
+                found["error"], found["error_without"] = self.errors(truth)
         return {**found, "rollout": _rounded(self.rollout), "attention": _rounded(self.attention)}
 
 
@@ -85,13 +125,29 @@ class ExplainedFile:
     file: str
     pixels: Any
     explanation: Explanation
+    truth: Tensor | None = None  # the true mask at the size of the answer, where one was given
+
+    def _repr_html_(self) -> str:
+        return self.explanation._repr_html_()
 
 
 def explain_files(
-    loaded: LoadedModel, files: Sequence[str | Path], *, fit: Fit | None = None
+    loaded: LoadedModel,
+    files: Sequence[str | Path],
+    *,
+    truths: Sequence[str | Path] | None = None,
+    fit: Fit | None = None,
 ) -> Iterator[ExplainedFile | str]:
-    """Explain the files one after the other; for one that cannot be read, a sentence that says why."""
-    data = as_volume_files(loaded, files, fit) if takes_volumes(loaded) else as_image_files(loaded, files, fit)
+    """Explain the files one after the other; for one that cannot be read, a sentence that says why.
+
+    `truths` are the true masks of the files, for a segmenter.
+    """
+    if truths is not None and not loaded.segments:
+        raise ValueError(f"{loaded.name} gives one label to an image; true masks are for a segmenter")
+    volumes = takes_volumes(loaded)
+    data = as_volume_files(loaded, files, fit) if volumes else as_image_files(loaded, files, fit)
+    if truths is not None:
+        data = replace(data, targets=tuple(map(str, truths)))
     for row, file in enumerate(files):
         batch = data.fetch(torch.tensor([row]))
         if batch.bad:
@@ -100,7 +156,8 @@ def explain_files(
         images = normalise(batch.images, data.mean, data.std, data.scale)
         first = batch.images[0] if images.ndim == 4 else batch.images[0, :, images.shape[2] // 2]  # a volume's middle
         pixels = as_colour(first.permute(1, 2, 0).numpy())
-        yield ExplainedFile(str(file), pixels, explain(loaded.model, images))
+        truth = None if truths is None else batch.targets[0].long()
+        yield ExplainedFile(str(file), pixels, explain(loaded.model, images), truth)
 
 
 def explain(model: nn.Module, images: Tensor) -> Explanation:
@@ -136,14 +193,21 @@ def explain(model: nn.Module, images: Tensor) -> Explanation:
 def _backbone(model: nn.Module) -> VisionTransformer:
     backbone = model.backbone if isinstance(model, EncoderDecoder) else model
     if not isinstance(backbone, VisionTransformer) or backbone.transform is None:
-        raise ValueError(f"explain shows what the slices of a TCP-ViT do, and a {_kind(backbone)} has none")
+        raise ValueError(f"explain shows what the slices of a TCP-ViT do; {_kind(backbone)}")
     if backbone.config.factorised:
         raise ValueError("explain follows attention over a whole image, and this model attends to frames one by one")
     return backbone
 
 
 def _kind(model: nn.Module) -> str:
-    return "standard ViT" if isinstance(model, VisionTransformer) else type(model).__name__
+    """Why a model cannot be explained."""
+    if isinstance(model, VisionTransformer):
+        return "a standard ViT has none: take its TCP twin"
+    if isinstance(model, SwinTransformer):
+        return "a Swin Transformer attends in windows that move, which it does not follow: take a ViT"
+    if isinstance(model, ExportedModel):
+        return "an exported file has no layers to look into: take the run or model that it was made of"
+    return f"a {type(model).__name__} is no TCP-ViT of this library"
 
 
 @contextmanager

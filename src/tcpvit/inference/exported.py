@@ -102,7 +102,7 @@ def load_exported(path: Path, threads: int | None = None) -> LoadedModel:
     except (ValueError, ImportError):
         raise
     except Exception as error:  # each runtime has its own
-        said = str(error).strip().partition("\n")[0][:200]
+        said = next((line for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)[:200]
         raise ValueError(f"{path} is no whole {kind} file ({said}); export the model again") from error
     about = read_about(path, text)
     preprocessing: Any = about["preprocessing"]

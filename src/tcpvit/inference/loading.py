@@ -59,8 +59,13 @@ class LoadedModel:
         wavelengths = getattr(self.config, "wavelengths", None)
         if wavelengths is not None and scene.wavelengths is not None:
             return resample_scene(scene, wavelengths)
-        used = about["used"]
-        if scene.bad_bands is None and scene.bands == about["bands"]:
+        used = np.asarray(about["used"])
+        if scene.bands == about["bands"]:  # of the same sensor, as far as can be known: the same bands
+            if lacking := np.setdiff1d(used, scene.good_bands).tolist():
+                raise ValueError(
+                    f"{scene.name} marks band {lacking[0] + 1} as bad, in all {len(lacking)} of the {len(used)} bands "
+                    f"that {self.name} looks at; take a scene that has them"
+                )
             unused = np.isin(np.arange(scene.bands), used, invert=True)
             return replace(scene, bad_bands=unused) if unused.any() else scene
         if len(scene.good_bands) != len(used):

@@ -1,11 +1,12 @@
-"""Segmentation of image files: a mask and an overlay for each image, at the image's own size."""
+"""Segmentation of files: a mask and an overlay for each, at its own size."""
 
 from __future__ import annotations
 
 import io
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from torch.nn import functional as F
 from tcpvit.data.augment import normalise
 from tcpvit.data.decode import as_colour, read_pixels
 from tcpvit.data.image_set import IGNORE, PIXEL_SCALE
-from tcpvit.data.images import Fit, OnBad, check_kind, list_bad, resize_pixels
+from tcpvit.data.images import Fit, OnBad, check_kind, list_bad, resize_pixels, why
 from tcpvit.figures.masks import overlay, palette
 from tcpvit.files import write_inside
 from tcpvit.inference.loading import LoadedModel
@@ -68,42 +69,71 @@ def segment_files(
     progress: Progress | None = None,
 ) -> tuple[list[Segmented], list[str]]:
     """Write folder/masks and folder/overlays; also gives a sentence for each file that could not be read."""
-    check_folder(folder, files)
     at = find_device(Recipe(device=device))
-    model = loaded.model.to(at).eval()
-    about = _preparation(loaded)
-    fit = fit or loaded.fit
+    model, about, fit = loaded.model.to(at).eval(), loaded.preparation(), fit or loaded.fit
+
+    def read(file: str) -> np.ndarray:
+        try:
+            pixels = read_pixels(file, about.get("bands", "all"))
+            check_kind(pixels, about["image_shape"][0], loaded.dtype)
+        except Exception as error:
+            raise ValueError(why(file, error)) from None
+        return pixels
+
+    def segment(pixels: np.ndarray) -> tuple[np.ndarray, bytes, bytes]:
+        mask = segment_image(model, pixels, about, fit, at)
+        return mask, as_png(as_palette(mask)), as_png(overlay(as_colour(pixels), mask, edges=True))
+
+    names = [(name, name) for name in _names(files)]
+    return write_masks(loaded, files, names, folder, read, segment, on_bad=on_bad, progress=progress)
+
+
+def write_masks(
+    loaded: LoadedModel,
+    files: Sequence[str | Path],
+    names: Sequence[tuple[Path, Path]],
+    folder: Path,
+    read: Callable[[str], Any],
+    segment: Callable[[Any], tuple[np.ndarray, bytes, bytes]],
+    *,
+    on_bad: OnBad,
+    progress: Progress | None,
+) -> tuple[list[Segmented], list[str]]:
+    """Read and segment each file, and write its mask and its overlay under their names.
+
+    `read` raises a ValueError that names a bad file; `segment` gives the class of each pixel or voxel, and both files.
+    """
+    classes = loaded.preparation()["classes"]
+    if len(classes) > IGNORE:
+        raise ValueError(f"{loaded.name} has {len(classes)} classes; a mask of bytes holds {IGNORE} at most")
+    check_folder(folder, files)
     found: list[Segmented] = []
     bad: list[str] = []
     steps = (progress or Progress()).track(files, "segmenting", len(files))
-    for file, name in zip(steps, _names(files), strict=True):
+    for file, own_names in zip(steps, names, strict=True):
         try:
-            pixels = read_pixels(str(file), about.get("bands", "all"))
-            check_kind(pixels, about["image_shape"][0], loaded.dtype)
-        except ImportError:
-            raise
-        except Exception as error:  # a damaged file can fail anywhere in Pillow
-            bad.append(f"{file} ({error or type(error).__name__})")
+            content = read(str(file))
+        except (OSError, ValueError) as error:
+            bad.append(str(error))
             if on_bad == "stop":
                 raise ValueError(
                     f"{list_bad(bad, len(files))}; repair or remove it, or skip it with --on-bad skip"
                 ) from None
             continue
-        mask = segment_image(model, pixels, about, fit, at)
-        tinted = Image.fromarray(overlay(as_colour(pixels), mask, edges=True))
-        for kind, drawn in zip(KINDS, (as_palette(mask), tinted), strict=True):
-            write_inside(folder, Path(kind, name), _as_png(drawn))
-        counts = np.bincount(mask.ravel(), minlength=len(about["classes"])) / mask.size
-        shares = dict(zip(about["classes"], counts.tolist(), strict=True))
-        found.append(Segmented(str(file), str(folder / "masks" / name), str(folder / "overlays" / name), shares))
+        mask, *written = segment(content)
+        places = [Path(kind, name) for kind, name in zip(KINDS, own_names, strict=True)]
+        mask_file, overlay_file = map(partial(write_inside, folder), places, written)
+        shares = (np.bincount(mask.ravel(), minlength=len(classes)) / mask.size).tolist()
+        found.append(Segmented(str(file), str(mask_file), str(overlay_file), dict(zip(classes, shares, strict=True))))
     if not found:
-        raise ValueError(f"{list_bad(bad, len(files))}; no image is left")
+        raise ValueError(f"{list_bad(bad, len(files))}; nothing is left to segment")
     return found, bad
 
 
-def _as_png(image: Image.Image) -> bytes:
+def as_png(image: Image.Image | np.ndarray) -> bytes:
+    """An image, or pixels (H, W, 3), as a PNG file."""
     content = io.BytesIO()
-    image.save(content, format="PNG")
+    (Image.fromarray(image) if isinstance(image, np.ndarray) else image).save(content, format="PNG")
     return content.getvalue()
 
 
@@ -170,14 +200,6 @@ def as_palette(mask: np.ndarray) -> Image.Image:
     image = Image.fromarray(mask).convert("L")
     image.putpalette(palette().ravel().tolist())
     return image
-
-
-def _preparation(loaded: LoadedModel) -> dict[str, Any]:
-    """How the model's images are prepared, if masks of bytes will do."""
-    about = loaded.preparation()
-    if len(about["classes"]) > IGNORE:
-        raise ValueError(f"{loaded.name} has {len(about['classes'])} classes; a mask of bytes holds {IGNORE} at most")
-    return about
 
 
 def _names(files: Sequence[str | Path]) -> list[Path]:

@@ -5,7 +5,6 @@ A volume larger than what the model was trained on is segmented by windows that 
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,23 +12,22 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
 from torch import Tensor, nn
 
 from tcpvit.data.augment import normalise
 from tcpvit.data.image_set import PIXEL_SCALE
-from tcpvit.data.images import Fit, OnBad, list_bad
+from tcpvit.data.images import Fit, OnBad
 from tcpvit.data.volumes.files import VolumeFiles, as_trained
-from tcpvit.data.volumes.folder import cut_out, fitted, padded, window_corners
+from tcpvit.data.volumes.folder import cut_out, fitted, fitted_mask, padded, read_pair, window_corners
 from tcpvit.data.volumes.nifti import nifti_bytes
 from tcpvit.data.volumes.read import SUFFIXES as VOLUMES
 from tcpvit.data.volumes.read import find_volumes, read_volume, stem_of
 from tcpvit.data.volumes.video import SUFFIXES as CLIPS
 from tcpvit.data.volumes.video import count_frames, find_clips, read_clip
+from tcpvit.data.volumes.volume import Volume
 from tcpvit.figures.montage import caption_bar, montage
-from tcpvit.files import write_inside
 from tcpvit.inference.loading import LoadedModel
-from tcpvit.inference.masks import KINDS, Segmented, check_folder
+from tcpvit.inference.masks import Segmented, as_png, write_masks
 from tcpvit.progress import Progress
 from tcpvit.training.build import find_device
 from tcpvit.training.recipe import Recipe
@@ -74,9 +72,13 @@ def as_volume_files(loaded: LoadedModel, files: Sequence[str | Path], fit: Fit |
             return read_clip(file, frames, size[0], stride=options.get("stride"), colour=channels == 3)
         return fitted(read_volume(file).voxels, (frames, *size), fit or loaded.fit)
 
+    def read_mask(mask: str, file: str) -> NDArray[Any]:
+        return fitted_mask(read_pair(Path(file), Path(mask))[1], (frames, *size), fit or loaded.fit)
+
     return VolumeFiles(
         files=tuple(map(str, files)),
         read=read,
+        read_mask=read_mask,
         shape=tuple(about["image_shape"]),
         classes=tuple(about["classes"]),
         source="the volumes",
@@ -98,40 +100,32 @@ def segment_volumes(
     progress: Progress | None = None,
 ) -> tuple[list[Segmented], list[str]]:
     """Write folder/masks/NAME.nii.gz, in the orientation of each file, and folder/overlays/NAME.png, a montage."""
-    check_folder(folder, files)
     at = find_device(Recipe(device=device))
-    model, about = loaded.model.to(at).eval(), loaded.preparation()
-    found: list[Segmented] = []
-    bad: list[str] = []
-    for file in (progress or Progress()).track(files, "segmenting", len(files)):
-        try:
-            volume = read_volume(file)
-            voxels = as_trained(volume.voxels, file, about["image_shape"][0], loaded.dtype)
-            mask = segment_volume(model, voxels, about, at, fit or loaded.fit)
-        except (OSError, ValueError) as error:
-            bad.append(str(error))
-            if on_bad == "stop":
-                raise ValueError(
-                    f"{list_bad(bad, len(files))}; repair or remove it, or skip it with --on-bad skip"
-                ) from None
-            continue
-        name = _free_name(stem_of(Path(file)), found)
-        place = write_inside(folder, Path(KINDS[0], f"{name}.nii.gz"), nifti_bytes(mask, volume.affine))
-        write_inside(folder, Path("overlays", f"{name}.png"), as_png(montage(volume.voxels, mask, SHOWN)))
-        counts = np.bincount(mask.ravel(), minlength=len(about["classes"])) / mask.size
-        shares = dict(zip(about["classes"], counts.tolist(), strict=True))
-        found.append(Segmented(str(file), str(place), str(folder / KINDS[1] / f"{name}.png"), shares))
-    if not found:
-        raise ValueError(f"{list_bad(bad, len(files))}; no volume is left")
-    return found, bad
+    model, about, fit = loaded.model.to(at).eval(), loaded.preparation(), fit or loaded.fit
+
+    def read(file: str) -> tuple[Volume, NDArray[Any]]:
+        volume = read_volume(file)
+        return volume, as_trained(volume.voxels, file, about["image_shape"][0], loaded.dtype)
+
+    def segment(found: tuple[Volume, NDArray[Any]]) -> tuple[NDArray[np.uint8], bytes, bytes]:
+        volume, voxels = found
+        mask = segment_volume(model, voxels, about, at, fit)
+        return mask, nifti_bytes(mask, volume.affine), as_png(montage(volume.voxels, mask, SHOWN))
+
+    names = [(Path(f"{name}.nii.gz"), Path(f"{name}.png")) for name in _names(files)]
+    return write_masks(loaded, files, names, folder, read, segment, on_bad=on_bad, progress=progress)
 
 
-def _free_name(name: str, found: Sequence[Segmented]) -> str:
-    taken = {stem_of(Path(item.mask)).lower() for item in found}
-    number, free = 1, name
-    while free.lower() in taken:
-        number, free = number + 1, f"{name}-{number + 1}"
-    return free
+def _names(files: Sequence[str | Path]) -> list[str]:
+    """A name for each file, that of the file with a number where it is taken."""
+    names: list[str] = []
+    for file in files:
+        name, number = stem_of(Path(file)), 1
+        free = name
+        while free.lower() in map(str.lower, names):
+            number, free = number + 1, f"{name}-{number + 1}"
+        names.append(free)
+    return names
 
 
 def segment_volume(
@@ -197,20 +191,13 @@ def is_volume_or_clip(path: Path) -> bool:
     return path.is_dir() or (name.endswith((*VOLUMES, *CLIPS)) and not name.endswith((".tif", ".tiff", ".gif")))
 
 
-def picture_of(file: str, frames: int = SHOWN) -> NDArray[np.uint8]:
-    """A volume or clip as one picture, (H, W, 3): slices or frames in rows."""
+def montage_of(file: str, frames: int = SHOWN) -> NDArray[np.uint8]:
+    """A volume or clip as one image, (H, W, 3): slices or frames in rows."""
     try:
         voxels = read_volume(file).voxels
     except ValueError:
         voxels = read_clip(file, min(frames, 8), 128)
     return montage(voxels, None, frames)
-
-
-def as_png(pixels: NDArray[np.uint8]) -> bytes:
-    """A PNG file."""
-    content = io.BytesIO()
-    Image.fromarray(pixels).save(content, format="PNG")
-    return content.getvalue()
 
 
 def labelled_frames(file: str, label: str, *, frames: int = 64, size: int = 256) -> list[NDArray[np.uint8]]:

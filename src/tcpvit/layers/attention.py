@@ -149,7 +149,7 @@ def attend(
     if joint:
         o = o.unflatten(-1, (len(qkv), -1)).permute(3, 0, 2, 1, 4)  # (C, B, N, H, d_h)
     else:
-        o = o.view(*qkv.shape[:2], *o.shape[1:]).transpose(2, 3)  # (C, B, N, H, d_h)
+        o = o.transpose(1, 2).unflatten(0, qkv.shape[:2])  # (C, B, N, H, d_h); OpenVINO fails on the other order
     return o.flatten(-2)
 
 

@@ -15,7 +15,6 @@ from torch.nn.modules import module as torch_module
 
 from tcpvit.layers.attention import Attention, TAttention
 from tcpvit.layers.kernels import halves, ops
-from tcpvit.layers.kernels.build import is_built
 from tcpvit.layers.linear import TLinear
 from tcpvit.layers.norm import TLayerNorm
 
@@ -34,7 +33,7 @@ def attention_half(block: Any, x: Tensor) -> Tensor | None:
     if x.ndim != (3 if dense else 4) or (not dense and attn.shuffle) or (attn.training and attn.attn_drop):
         return None
     parameters = _parameters(norm, qkv, proj, dense)
-    if parameters is None or not halves.can_use_half(x, parameters[2]) or not is_built("attention_half"):
+    if parameters is None or not halves.can_use_half("attention_half", x, parameters[2]):
         return None
     shared = not dense and len(parameters[2]) == 1 < len(x)
     width = attn.head_dim * (len(x) if joint else 1)
@@ -55,11 +54,11 @@ def ffn_half(block: Any, x: Tensor, kind: type[Any]) -> Tensor | None:
         return None
     parts = mlp._modules
     fc1, fc2, drop = parts["fc1"], parts["fc2"], parts["drop"]
-    dense = type(fc1) is nn.Linear
+    dense = "spatial" not in vars(mlp)  # an Mlp, whose layers may have been replaced, and no TMlp
     if not dense and (mlp.activation is not F.gelu or mlp.spatial or mlp.shuffle):
         return None
     parameters = _parameters(norm, fc1, fc2, dense)
-    if parameters is None or not halves.can_use_half(x, parameters[2]) or not is_built("ffn_half"):
+    if parameters is None or not halves.can_use_half("ffn_half", x, parameters[2]):
         return None
     if parameters[3] is None or _drops(drop, drop_path) or _is_watched(norm, mlp, fc1, fc2, drop, drop_path):
         return None

@@ -52,13 +52,17 @@ class Ema:
     def __init__(self, model: nn.Module, decay: float):
         self.decay = decay
         self.model = copy.deepcopy(model).requires_grad_(False).eval()
+        self._tensors: tuple[list[Tensor], ...] | None = None
 
     @torch.no_grad()
     def update(self, model: nn.Module, step: int) -> None:
-        """Move towards the weights after step number `step`; buffers are copied."""
+        """Move towards the weights after step number `step`; buffers are copied. It is always the same model."""
+        if self._tensors is None:  # now, and not at the beginning: sharding puts others in their place
+            self._tensors = tuple(list(f()) for m in (self.model, model) for f in (m.parameters, m.buffers))
+        weights, buffers, new_weights, new_buffers = self._tensors
         decay = min(self.decay, (1 + step) / (10 + step))
-        get_ema_multi_avg_fn(decay)(list(self.model.parameters()), list(model.parameters()), None)
-        for mine, theirs in zip(self.model.buffers(), model.buffers(), strict=True):
+        get_ema_multi_avg_fn(decay)(weights, new_weights, None)
+        for mine, theirs in zip(buffers, new_buffers, strict=True):
             mine.copy_(theirs)
 
 

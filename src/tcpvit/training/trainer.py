@@ -93,6 +93,7 @@ class Trainer:
         if self.sharded and self.ema:
             shard(self.ema.model, world, device)
         self.forward = torch.compile(self.parallel) if recipe.compile else self.parallel
+        self.parameters = list(self.model.parameters())  # those of a sharded model, if it is
         self.optimizer = build_optimizer(self.model, recipe.optimizer)
         self.scaler = torch.amp.GradScaler(device.type, enabled=recipe.precision == "float16")
         self.state = State()
@@ -237,7 +238,7 @@ class Trainer:
         self.scaler.unscale_(self.optimizer)
         if every and state.step % every == 0:
             state.gradients.append({"step": state.step + 1, **gradient_norms(self.model)})
-        norm = full_tensor(clip_grad_norm_(self.model.parameters(), self.recipe.optimizer.clip_norm or math.inf))
+        norm = full_tensor(clip_grad_norm_(self.parameters, self.recipe.optimizer.clip_norm or math.inf))
         number = torch.full_like(hits, len(images), dtype=torch.float64)
         sums = world.sum(torch.stack([loss.double(), hits.double(), number]))
         return StepTotals(*torch.stack([*sums, weight.double(), norm.double()]).tolist())  # one wait for the GPU

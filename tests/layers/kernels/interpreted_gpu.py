@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from tcpvit.layers import linear, reference
 from tcpvit.layers.block import TBlock
-from tcpvit.layers.kernels import ops, product
+from tcpvit.layers.kernels import halves, ops, product
 from tcpvit.layers.kernels.gpu import attention as gpu_attention
 from tcpvit.layers.kernels.gpu import ffn as gpu_ffn
 from tcpvit.layers.kernels.gpu import product as gpu_product
@@ -21,6 +21,8 @@ from tcpvit.layers.kernels.gpu import product as gpu_product
 assert os.environ["TRITON_INTERPRET"] == "1"
 ops.packed_attention.register_kernel("cpu")(gpu_attention.forward)
 ops.packed_attention_backward.register_kernel("cpu")(gpu_attention.backward)
+halves.ffn_half.register_kernel("cpu")(gpu_ffn.forward)
+halves.ffn_half_backward.register_kernel("cpu")(gpu_ffn.backward)
 product.slice_product.register_kernel("cpu")(gpu_product.forward)
 product.slice_product_backward.register_kernel("cpu")(gpu_product.backward)
 
@@ -29,6 +31,7 @@ product.slice_product_backward.register_kernel("cpu")(gpu_product.backward)
 def through_triton(monkeypatch):
     monkeypatch.setattr(ops, "can_use_attention", lambda *_: True)
     monkeypatch.setattr(linear, "can_use_product", lambda *_: True)
+    monkeypatch.setattr(halves, "can_use_half", lambda half, *_: half == "ffn_half")
 
 
 def gradients(function, inputs, grad):
@@ -125,14 +128,3 @@ def test_ffn_half_sums_over_chunks_of_rows(monkeypatch):
     found = gpu_ffn.backward(grad, x, *parameters, False, 1e-6)
     expected = gradients(lambda *t: plain_ffn(*t, False), [t.double() for t in (x, *parameters)], grad)
     assert_near(found, expected[1:], 1e-5)
-
-
-def test_ffn_half_is_the_reference():
-    block = TBlock(6, 2, 3, mlp_ratio=2)
-    x = torch.randn(2, 5, 6, 3)
-    x_hat = block.transform.to_hat_tokens(x).flatten(1, 2)  # (C, B·N, d)
-    norm, fc1, fc2 = block.norm2, block.mlp.fc1, block.mlp.fc2
-    parameters = [p.detach() for layer in (norm, fc1, fc2) for p in (layer.weight_hat, layer.bias_hat)]
-    y_hat = gpu_ffn.forward(x_hat, *parameters, False, norm.eps).unflatten(1, (2, 5))
-    expected = x + reference.mlp(block.mlp, reference.norm(norm, x, reference.matrix_of(block).float()))
-    torch.testing.assert_close(block.transform.from_hat_tokens(y_hat), expected, atol=1e-5, rtol=1e-5)

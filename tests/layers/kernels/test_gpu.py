@@ -10,7 +10,7 @@ import torch
 from torch._subclasses import FakeTensorMode
 
 from tcpvit.layers.attention import attend
-from tcpvit.layers.kernels import gpu, ops, product
+from tcpvit.layers.kernels import gpu, halves, ops, product
 from tcpvit.layers.linear import slice_linear
 
 triton = pytest.importorskip("triton", reason="the kernels for a GPU need the extra gpu")
@@ -100,11 +100,15 @@ def test_kernels_are_chosen_on_cuda_alone(monkeypatch):
         assert not product.can_use_product(x, weight.half())
         assert not product.can_use_product(x.cpu(), weight.cpu())
         assert not product.can_use_product(x, torch.empty(3, 16, 257, device="cuda"))
+        assert halves.can_use_half("ffn_half", x, weight)
+        assert not halves.can_use_half("attention_half", x, weight)
+        assert not halves.can_use_half("ffn_half", x.double(), weight.double())
         assert attend(qkv, 4).shape == (3, 2, 65, 16)
         assert slice_linear(x, weight).shape == (3, 70, 48)
         monkeypatch.setattr(gpu, "switched_on", lambda: False)
         assert not ops.can_use_attention(qkv, 4, False)
         assert not product.can_use_product(x, weight)
+        assert not halves.can_use_half("ffn_half", x, weight)
 
 
 def test_the_product_has_the_manners_of_an_operator():

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 
 from tcpvit.data.image_set import Splits
@@ -170,6 +171,8 @@ def scene_splits(name: str, scene: Scene, split: SceneSplit, *, transductive: bo
     """The parts of a split as sets of windows, standardised by the training pixels or, with `transductive`, by all."""
     labels = scene.require_labels()
     split.check_labels(labels)
+    if len(np.unique(labels[split.mask("train")])) < 2:
+        raise ValueError(f"the training pixels of {scene.name} have one class only; a classifier needs two or more")
     statistics = fit_statistics(scene, split, transductive=transductive)
     notes = (*split.notes(scene.class_names, labels), *([f"bands standardised on {statistics.origin}"] * transductive))
 

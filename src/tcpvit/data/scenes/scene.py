@@ -70,6 +70,13 @@ class Scene:
 
     def _check_classes(self) -> None:
         highest = int(self.labels.max()) if self.labels is not None else 0
+        if not self.class_names and highest in (255, 65535):  # what others write where nothing is known
+            used = np.unique(np.asarray(self.labels))
+            if highest - 1 not in used and 1 < len(used) < highest / 2:
+                raise ValueError(
+                    f"{self.name}: label {highest} stands far from the others, which end at {used[-2]}; write 0 where "
+                    "a pixel has no label, or name all classes"
+                )
         if not self.class_names:
             self._set("class_names", tuple(f"class {k}" for k in range(1, highest + 1)))
         if highest > len(self.class_names):

@@ -140,10 +140,13 @@ def _moments(scene: Scene, blocks: Iterator[Floats], transductive: bool) -> tupl
     """Number, mean (B,) and covariance (B, B) in one pass, each block joined to what came before (Chan et al.)."""
     number, mean, scatter = 0, np.zeros(1), np.zeros((1, 1))
     for block in blocks:
-        if not np.isfinite(block).all():
+        if not (finite := np.isfinite(block)).all():
             which = "pixels of the scene" if transductive else "training pixels"
+            bad = scene.good_bands[~finite.all(0)] + 1
+            named = f"{', '.join(map(str, bad[:5]))}{f' and {len(bad) - 5} more' if len(bad) > 5 else ''}"
             raise ValueError(
-                f"{scene.name}: some {which} are not finite numbers; fill them, or mark their bands as bad"
+                f"{scene.name}: some {which} are not finite numbers; fill them, or mark their bands as bad (bbl of an "
+                f"ENVI header): band {named}"
             )
         own = block.mean(0)
         centred, step = block - own, own - mean

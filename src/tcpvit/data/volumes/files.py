@@ -17,7 +17,10 @@ from tcpvit.data.image_set import Batch, Images
 
 @dataclass(frozen=True, eq=False)
 class VolumeFiles(Images):
-    """Files without labels; `read` makes (C, T, H, W) of one."""
+    """Files without labels, or with the files of their masks; `read` makes (C, T, H, W) of one.
+
+    `read_mask` makes (T, H, W) of the file of a mask and of its volume.
+    """
 
     unit: ClassVar[str] = "volumes"
 
@@ -25,6 +28,8 @@ class VolumeFiles(Images):
     read: Callable[[str], NDArray[Any]]
     shape: tuple[int, ...]  # (C, T, H, W)
     dtype: torch.dtype = torch.uint8
+    targets: tuple[str, ...] = ()  # the masks, if there are any
+    read_mask: Callable[[str, str], NDArray[Any]] | None = None
 
     def __len__(self) -> int:
         return len(self.files)
@@ -41,21 +46,24 @@ class VolumeFiles(Images):
 
     def subset(self, rows: Tensor) -> VolumeFiles:
         """The files at `rows`."""
-        return replace(self, files=tuple(self.files[i] for i in rows.tolist()), indices=self.indices[rows])
+        files, targets = (tuple(some[i] for i in rows.tolist()) if some else () for some in (self.files, self.targets))
+        return replace(self, files=files, targets=targets, indices=self.indices[rows])
 
     def fetch(self, rows: Tensor, crops: Tensor | None = None) -> Batch:
         """Read the files at `rows`; a bad one is left out and named."""
-        images, kept, bad = [], [], []
+        images, masks, kept, bad = [], [], [], []
         for position, row in enumerate(rows.tolist()):
             try:
-                images.append(self._read(self.files[row]))
+                voxels = self._read(self.files[row])
+                if self.targets and self.read_mask is not None:
+                    masks.append(self.read_mask(self.targets[row], self.files[row]))
+                images.append(voxels)
                 kept.append(position)
             except (OSError, ValueError) as error:
                 bad.append(str(error))
         stacked = torch.from_numpy(np.stack(images)) if images else torch.empty(0, *self.shape, dtype=self.dtype)
-        return Batch(
-            stacked, torch.zeros(len(images), dtype=torch.int64), torch.tensor(kept) if bad else None, tuple(bad)
-        )
+        targets = torch.from_numpy(np.stack(masks)) if masks else torch.zeros(len(images), dtype=torch.int64)
+        return Batch(stacked, targets, torch.tensor(kept) if bad else None, tuple(bad))
 
     def _read(self, file: str) -> NDArray[Any]:
         return as_trained(self.read(file), file, self.shape[0], self.dtype)

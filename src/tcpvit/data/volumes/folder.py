@@ -16,12 +16,13 @@ from torch.nn import functional as F
 
 from tcpvit.data.image_set import IGNORE, ImageSet, Splits, measure_statistics, resize_volumes
 from tcpvit.data.images import Fit, raise_all
-from tcpvit.data.listing import part_folders
-from tcpvit.data.subsets import draw, fraction_sizes
+from tcpvit.data.listing import part_folders, subfolders
+from tcpvit.data.subsets import draw, draw_parts, fraction_sizes
 from tcpvit.data.volumes.nifti import lie_alike
 from tcpvit.data.volumes.read import READ, read_volume, stem_of, volumes_below
 from tcpvit.data.volumes.sets import Clips, Volumes
-from tcpvit.data.volumes.video import SUFFIXES, clips_below, read_clip
+from tcpvit.data.volumes.video import READ as READ_CLIPS
+from tcpvit.data.volumes.video import clips_below, read_clip
 from tcpvit.memory import check_memory
 from tcpvit.progress import Progress
 from tcpvit.validation import Count, Extent, Flag, Maybe, Seed, Share
@@ -87,7 +88,7 @@ def load_clips(
         def read(path: Path, random: np.random.Generator = random) -> NDArray[Any]:
             return read_clip(path, frames, image_size, stride=stride, place=random.random(), colour=colour)
 
-        files, labels = _list(place, classes, clips_below, f"{', '.join(SUFFIXES)} files and folders of frames")
+        files, labels = _list(place, classes, clips_below, READ_CLIPS)
         images = _read_all(files, read, steps, f"reading {folder.name}/{part}")
         parts[part] = Clips(
             torch.from_numpy(np.stack(images)),
@@ -168,6 +169,17 @@ def _by_name(folder: Path, problems: list[str]) -> dict[str, Path]:
 
 def _examples(image: Path, mask: Path, size: tuple[int, ...], fit: Fit) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
     """The volume and its mask as one example, or as windows that cover it."""
+    voxels, ids = read_pair(image, mask)
+    if fit == "squash":
+        yield fitted(voxels, size, fit), fitted_mask(ids, size, fit)
+        return
+    voxels, ids = padded(voxels, size, voxels.min()), padded(ids[None], size, IGNORE)[0]
+    for corner in window_corners(ids.shape, size, overlap=0.0):
+        yield cut_out(voxels, corner, size), cut_out(ids[None], corner, size)[0]
+
+
+def read_pair(image: Path, mask: Path) -> tuple[NDArray[Any], NDArray[np.uint8]]:
+    """The voxels (C, T, H, W) of a volume, and the classes (T, H, W) of its mask, which should lie in one place."""
     scan, labels = read_volume(image), read_volume(mask)
     voxels, ids = scan.voxels, labels.voxels[0]
     if len(labels.voxels) > 1:
@@ -184,14 +196,7 @@ def _examples(image: Path, mask: Path, size: tuple[int, ...], fit: Fit) -> Itera
             f"{mask} lies elsewhere in space than {image}, by its header; resample one to the other, or write both as "
             "NIfTI with one affine"
         )
-    ids = ids.astype(np.uint8)
-    if fit == "squash":
-        small = F.interpolate(torch.from_numpy(ids)[None, None], size, mode="nearest-exact")[0, 0]
-        yield fitted(voxels, size, "squash"), small.numpy()
-        return
-    voxels, ids = padded(voxels, size, voxels.min()), padded(ids[None], size, IGNORE)[0]
-    for corner in window_corners(ids.shape, size, overlap=0.0):
-        yield cut_out(voxels, corner, size), cut_out(ids[None], corner, size)[0]
+    return voxels, ids.astype(np.uint8)
 
 
 def cut_out(voxels: NDArray[Any], corner: Sequence[int], size: Sequence[int]) -> NDArray[Any]:
@@ -218,7 +223,20 @@ def fitted(voxels: NDArray[Any], size: tuple[int, ...], fit: Fit) -> NDArray[Any
     if fit == "squash":
         resized: NDArray[Any] = resize_volumes(torch.from_numpy(voxels)[None], size)[0].numpy()
         return resized
-    voxels = padded(voxels, size, voxels.min())
+    return _middle(padded(voxels, size, voxels.min()), size)
+
+
+def fitted_mask(ids: NDArray[np.uint8], size: tuple[int, ...], fit: Fit) -> NDArray[np.uint8]:
+    """A mask (T, H, W) at `size`, as `fitted` makes its volume; what is around it is not known."""
+    if fit == "squash":
+        small: NDArray[np.uint8] = F.interpolate(torch.from_numpy(ids)[None, None], size, mode="nearest-exact")[
+            0, 0
+        ].numpy()
+        return small
+    return _middle(padded(ids[None], size, IGNORE), size)[0]
+
+
+def _middle(voxels: NDArray[Any], size: tuple[int, ...]) -> NDArray[Any]:
     corner = [(length - side) // 2 for length, side in zip(voxels.shape[1:], size, strict=True)]
     return cut_out(voxels, corner, size)
 
@@ -250,23 +268,19 @@ def _as_sets(
 
 
 def _classes(folder: Path) -> tuple[str, ...]:
-    names = _class_folders(folder)
+    names = subfolders(folder)
     if len(names) < 2:
         raise ValueError(
             f"{folder} should have a folder for each class, or images/ and masks/; it has {', '.join(names) or 'none'}"
         )
-    return names
-
-
-def _class_folders(folder: Path) -> tuple[str, ...]:
-    return tuple(sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith(".")))
+    return tuple(names)
 
 
 def _list(
     folder: Path, classes: tuple[str, ...], below: Callable[[Path], Iterator[Path]], what: str
 ) -> tuple[list[Path], Tensor]:
     """The files of all classes with their labels."""
-    if strange := sorted(set(_class_folders(folder)) - set(classes)):
+    if strange := sorted(set(subfolders(folder)) - set(classes)):
         raise ValueError(f"{folder} has a class {strange[0]} that the training part does not have")
     files: list[Path] = []
     labels: list[int] = []
@@ -297,13 +311,8 @@ def _splits(name: str, parts: dict[str, Set], seed: int, stratified: bool, val_f
     """Parts normalised by what trains alone; a validation part is drawn from it where there is none."""
     train = parts["train"]
     if len(parts) == 1 or (val_fraction and train.task == "classification"):
-        labels = train.labels if stratified else None
-        kept, held = draw(len(train), fraction_sizes(len(train), val_fraction or 0.2), seed=seed, labels=labels)
-        val = replace(train.subset(held), source=f"{train.source.rpartition('/')[0]}/held out")
-        parts |= {"train": train.subset(kept), "val": val}
-    train = parts["train"]
+        sizes = fraction_sizes(len(train), val_fraction or 0.2)
+        train, val = draw_parts(train, sizes, seed=seed, stratified=stratified)
+        parts |= {"train": train, "val": replace(val, source=f"{train.source.rpartition('/')[0]}/held out")}
     mean, std = measure_statistics(train.images.split(16), train.scale)
-    parts = {part: replace(data, mean=mean, std=std) for part, data in parts.items()}
-    held_out = parts.get("test", parts.get("val"))
-    assert held_out is not None
-    return Splits(name, parts["train"], parts.get("val", held_out), held_out)
+    return Splits.of(name, {part: replace(data, mean=mean, std=std) for part, data in parts.items()})

@@ -12,6 +12,7 @@ from tcpvit.data.volumes.dicom import is_dicom, read_series
 from tcpvit.data.volumes.nifti import SUFFIXES as NIFTI
 from tcpvit.data.volumes.nifti import read_nifti
 from tcpvit.data.volumes.volume import Volume, as_pixels, with_channels
+from tcpvit.data.walk import examples_below, find_examples
 
 ARRAYS, STACKS = (".npy", ".npz"), (".tif", ".tiff")
 SUFFIXES = (*NIFTI, *ARRAYS, *STACKS)
@@ -62,26 +63,17 @@ def _read_stack(path: Path) -> Volume:
 
 def find_volumes(paths: Sequence[Path]) -> list[Path]:
     """The files as they are, and every volume below the folders."""
-    found: list[Path] = []
-    for path in paths:
-        if not path.exists():
-            raise ValueError(f"{path} is neither a file nor a folder")
-        found += [path] if path.is_file() else sorted(volumes_below(path))
-    if not found:
-        raise ValueError(f"there are no volumes in {', '.join(map(str, paths))}; looked for {READ}")
-    return found
+    return find_examples(paths, volumes_below, "volumes", READ)
 
 
 def volumes_below(folder: Path) -> Iterator[Path]:
-    """Volume files, and folders that hold DICOM slices, hidden ones left out; links to folders are not entered."""
-    entries = sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
-    files = [entry for entry in entries if entry.is_file()]
-    yield from (file for file in files if file.name.lower().endswith(SUFFIXES))
-    if any(is_dicom(file) for file in files if not file.name.lower().endswith(SUFFIXES)):
-        yield folder
-    for entry in entries:
-        if entry.is_dir() and not entry.is_symlink():
-            yield from volumes_below(entry)
+    """Volume files, and folders that hold DICOM slices."""
+    return examples_below(folder, SUFFIXES, _holds_slices)
+
+
+def _holds_slices(folder: Path) -> bool:
+    files = (entry for entry in folder.iterdir() if entry.is_file() and not entry.name.startswith("."))
+    return any(is_dicom(file) for file in files if not file.name.lower().endswith(SUFFIXES))
 
 
 def stem_of(path: Path) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,9 +14,11 @@ from numpy.typing import NDArray
 
 from tcpvit.data.decode import EXTENSIONS, read_pixels
 from tcpvit.data.images import resize_pixels
+from tcpvit.data.walk import examples_below, find_examples, natural_order
 from tcpvit.errors import import_extra
 
 SUFFIXES = (".mp4", ".mov", ".mkv", ".webm", ".avi", ".m4v", ".mpg", ".mpeg", ".gif", ".npz", ".npy")
+READ = f"{', '.join(SUFFIXES)} files and folders of frames"
 # Containers that hold their own frames: a playlist would lead FFmpeg to other files, and to addresses in the network.
 FORMATS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpeg,mpegts,mpegvideo,m4v,gif"
 MOST_PIXELS, MOST_FRAMES = 1 << 26, 1_000_000  # of a frame, and of a file
@@ -81,12 +82,8 @@ def _open(path: Path) -> tuple[int, Callable[[set[int]], Frames]]:
 
 def frame_files(folder: Path) -> list[Path]:
     """The images of a folder in the natural order of their names: frame 2 before frame 10."""
-
-    def natural(path: Path) -> list[tuple[int, int, str]]:
-        parts = re.split(r"(\d+)", path.stem.lower())
-        return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts if part]
-
-    return sorted((p for p in folder.iterdir() if p.suffix.lower() in EXTENSIONS and p.is_file()), key=natural)
+    images = (path for path in folder.iterdir() if path.suffix.lower() in EXTENSIONS and path.is_file())
+    return sorted(images, key=natural_order)
 
 
 def _open_array(path: Path) -> tuple[int, Callable[[set[int]], Frames]]:
@@ -189,25 +186,9 @@ def clip_bytes(frames: Sequence[NDArray[np.uint8]], rate: int = 8) -> bytes:
 
 def find_clips(paths: Sequence[Path]) -> list[Path]:
     """The files as they are, and every video and folder of frames below the folders."""
-    found: list[Path] = []
-    for path in paths:
-        if not path.exists():
-            raise ValueError(f"{path} is neither a file nor a folder")
-        found += [path] if path.is_file() else sorted(clips_below(path))
-    if not found:
-        raise ValueError(
-            f"there are no clips in {', '.join(map(str, paths))}; looked for {', '.join(SUFFIXES)} and folders of "
-            "frames"
-        )
-    return found
+    return find_examples(paths, clips_below, "clips", READ)
 
 
 def clips_below(folder: Path) -> Iterator[Path]:
-    """Video files, and folders that hold frames; hidden ones and links to folders are left out."""
-    entries = sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
-    yield from (entry for entry in entries if entry.is_file() and entry.suffix.lower() in SUFFIXES)
-    if frame_files(folder):
-        yield folder
-    for entry in entries:
-        if entry.is_dir() and not entry.is_symlink():
-            yield from clips_below(entry)
+    """Video files, and folders that hold frames."""
+    return examples_below(folder, SUFFIXES, lambda place: bool(frame_files(place)))

@@ -22,11 +22,12 @@ from tcpvit.inference.loading import LoadedModel
 from tcpvit.inference.page import build_page, find_twin
 from tcpvit.inference.serve.batches import Batcher
 from tcpvit.inference.serve.metrics import UNSEEN, Metrics
-from tcpvit.inference.serve.requests import Refused, Sent, read_images
+from tcpvit.inference.serve.requests import Refused, Room, Sent, read_images
 from tcpvit.models.pretrained import Pretrained
 from tcpvit.training.evaluation import unwrapped
 from tcpvit.validation import Count, Number, dataclass
 
+BODIES = 16  # of the largest size that are held at a time, whatever the number of connections
 SMALL = 32_768  # bytes and pixels: smaller images are decoded at once, larger ones in a thread
 
 
@@ -82,8 +83,9 @@ def create_app(loaded: LoadedModel, limits: Limits | None = None, *, token: str 
 
     async def predict(request: Any) -> Any:
         async def answer() -> Any:
-            sent = await read_images(request, service.limits.max_megabytes * 1_000_000, service.limits.max_images)
-            return JSONResponse({"model": loaded.name, "predictions": await service.predict(sent)})
+            with service.room.place() as place:
+                sent = await read_images(request, service.max_bytes, service.limits.max_images, place)
+                return JSONResponse({"model": loaded.name, "predictions": await service.predict(sent)})
 
         return await guarded(request, answer)
 
@@ -109,11 +111,13 @@ class Service:
 
     def __init__(self, loaded: LoadedModel, limits: Limits, top: int):
         about = loaded.preparation()
-        channels, height, width = about["image_shape"]
-        if about["task"] != "classification" or channels != 3 or loaded.dtype != torch.uint8:
+        channels, *size = about["image_shape"]
+        if about["task"] != "classification" or channels != 3 or len(size) != 2 or loaded.dtype != torch.uint8:
             raise ValueError(f"the service labels colour images of 8 bits, and {loaded.name} is for something else")
         self.loaded, self.limits, self.top = loaded, limits, min(top, len(about["classes"]))
-        self.classes, self.size = [str(name) for name in about["classes"]], (width, height)
+        self.classes, self.size = [str(name) for name in about["classes"]], (size[1], size[0])
+        self.max_bytes = limits.max_megabytes * 1_000_000
+        self.room = Room(BODIES * self.max_bytes)
         self.mean, self.std = tuple(about["mean"]), tuple(about["std"])
         model: Any = loaded.model.eval()
         self.model = model.fuse_() if isinstance(model, Pretrained) and hasattr(model, "fuse_") else model

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,36 +27,70 @@ class Sent:
     content: bytes
 
 
-async def read_images(request: Any, max_bytes: int, max_images: int) -> list[Sent]:
-    """The images of a multipart form, or the one image that is the body."""
+class Room:
+    """How many bytes the bodies of all requests may take together; for one thread.
+
+    >>> room = Room(10)
+    >>> with room.place() as take:
+    ...     take(8)
+    ...     room.taken
+    8
+    >>> room.taken
+    0
+    """
+
+    def __init__(self, most: int):
+        self.most, self.taken = most, 0
+
+    @contextmanager
+    def place(self) -> Iterator[Callable[[int], None]]:
+        """Inside, a function that takes bytes, or refuses them; at the end they are free again."""
+        own = 0
+
+        def take(number: int) -> None:
+            nonlocal own
+            if self.taken + number > self.most:
+                raise Refused(503, "too many images are being sent; try again in a second")
+            self.taken += number
+            own += number
+
+        try:
+            yield take
+        finally:
+            self.taken -= own
+
+
+async def read_images(request: Any, max_bytes: int, max_images: int, take: Callable[[int], None]) -> list[Sent]:
+    """The images of a multipart form, or the one image that is the body; `take` is asked for each part of it."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     multipart = kind == "multipart/form-data"
     if not multipart and not kind.startswith("image/") and kind != "application/octet-stream":
         raise Refused(415, "send images as multipart/form-data, or one as image/png, image/jpeg, …")
-    body = await _read_body(request, max_bytes)
+    body = await _read_body(request, max_bytes, take)
     images = _split(request.headers["content-type"], body, max_images) if multipart else [Sent("", body)]
     if not images:
         raise Refused(400, "the form has no files; send each image as a part with a file name")
     return images
 
 
-async def _read_body(request: Any, max_bytes: int) -> bytes:
+async def _read_body(request: Any, max_bytes: int, take: Callable[[int], None]) -> bytes:
     """The body, refused as soon as it is too long or takes too long."""
     length = request.headers.get("content-length", "0")
     if length.isdigit() and int(length) > max_bytes:
         raise Refused(413, f"the body has {int(length):,} bytes; at most {max_bytes:,} are read")
     try:
-        return await asyncio.wait_for(_collect(request, max_bytes), SECONDS_TO_SEND)
+        return await asyncio.wait_for(_collect(request, max_bytes, take), SECONDS_TO_SEND)
     except asyncio.TimeoutError:
         raise Refused(408, f"the body did not come within {SECONDS_TO_SEND:.0f} seconds") from None
 
 
-async def _collect(request: Any, max_bytes: int) -> bytes:
+async def _collect(request: Any, max_bytes: int, take: Callable[[int], None]) -> bytes:
     from starlette.requests import ClientDisconnect
 
     body = bytearray()
     try:
         async for part in request.stream():
+            take(len(part))
             body += part
             if len(body) > max_bytes:
                 raise Refused(413, f"the body has more than {max_bytes:,} bytes")

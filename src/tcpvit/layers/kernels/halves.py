@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
-from tcpvit.layers.kernels.build import DTYPES, accumulator, call, operators_refused
+from tcpvit.layers.kernels import gpu
+from tcpvit.layers.kernels.build import DTYPES, accumulator, call, is_built, operators_refused
 
 MAX_WIDTH = 64  # of a slice: beyond, torch's matrix products are as fast
 TILE = 64  # tokens, as in ffn_half.cpp
@@ -25,11 +26,15 @@ ENOUGH = 64  # tiles for each thread: beyond, one more or less does not matter
 BUNDLE = 256  # tokens of the images that are attended to at a time
 
 
-def can_use_half(x: Tensor, weight: Tensor) -> bool:
-    """True if the kernels take tokens (..., d) with parameters of that kind, and are worth it."""
-    if x.device.type != "cpu" or x.dtype not in DTYPES or x.shape[-1] > MAX_WIDTH or weight.dtype != x.dtype:
+def can_use_half(half: str, x: Tensor, weight: Tensor) -> bool:
+    """True if the kernel of that half takes tokens (..., d) with parameters of that kind, and is worth it."""
+    if x.shape[-1] > MAX_WIDTH or weight.dtype != x.dtype:
         return False
-    return not (operators_refused() or torch.is_autocast_enabled("cpu"))
+    if x.is_cuda:
+        return half == "ffn_half" and not torch.is_autocast_enabled("cuda") and gpu.can_use_gpu(x)
+    if x.device.type != "cpu" or x.dtype not in DTYPES or operators_refused() or torch.is_autocast_enabled("cpu"):
+        return False
+    return is_built(half)
 
 
 # ------------------------------------------------------------------------------------------------------- the work
@@ -40,7 +45,7 @@ def tile_of(slices: int, rows: int, threads: int) -> int:
     """How many tokens are a unit of work, so that threads have as many tokens each: a multiple of LANES up to TILE.
 
     >>> tile_of(3, 16640, 2), tile_of(3, 65, 2), tile_of(3, 65, 4)
-    (64, 48, 32)
+    (64, 48, 16)
     """
     if threads == 1 or slices * rows > ENOUGH * threads * TILE:
         return TILE
@@ -106,6 +111,13 @@ def ffn_half(
     return y
 
 
+@ffn_half.register_kernel("cuda")
+def _(*inputs: Any) -> Tensor:
+    from tcpvit.layers.kernels.gpu import ffn
+
+    return ffn.forward(*inputs)
+
+
 @ffn_half.register_fake
 def _(x: Tensor, *_: Any) -> Tensor:
     return torch.empty_like(x, memory_format=torch.contiguous_format)
@@ -137,6 +149,13 @@ def ffn_half_backward(
     d_w1, d_w2 = (gain.view(C, h, wide)[..., :d] for gain in matrices)  # (C, h, d)
     found = (d_gamma, d_beta, d_w1 if dense else d_w1.mT, d_b1, d_w2.mT if dense else d_w2, d_b2)
     return [d_x, *map(_gradient, found, (gamma, beta, w1, b1, w2, b2))]
+
+
+@ffn_half_backward.register_kernel("cuda")
+def _(*inputs: Any) -> list[Tensor]:
+    from tcpvit.layers.kernels.gpu import ffn
+
+    return ffn.backward(*inputs)
 
 
 @ffn_half_backward.register_fake
@@ -189,7 +208,7 @@ def bundle_of(groups: int, images: int, tokens: int, threads: int, cut: bool) ->
     """How many images are a unit of work, or into how many units one image is cut, so that threads have as much each.
 
     >>> bundle_of(3, 64, 65, 2, True), bundle_of(3, 1, 65, 2, True), bundle_of(3, 1, 65, 2, False)
-    ((4, 1), (1, 2), (1, 1))
+    ((2, 1), (1, 2), (1, 1))
     """
     most = max(1, min(BUNDLE // tokens, images))
     if threads == 1 or groups * images > ENOUGH * threads * most:

@@ -173,7 +173,8 @@ def backward(
     d_b1, d_b2 = biases.sum(1), grad.sum(1, dtype=torch.float32)
     found = (d_gamma, d_beta, d_w1 if dense else d_w1.mT, d_b1, d_w2.mT if dense else d_w2, d_b2)
     likes = (gamma, beta, w1, b1, w2, b2)
-    return [d_x, *(f.reshape(p.shape).to(p.dtype).contiguous() for f, p in zip(found, likes, strict=True))]
+    # copies: what an operator returns shares no memory
+    return [d_x, *(p.new_empty(p.shape).copy_(f.reshape(p.shape)) for f, p in zip(found, likes, strict=True))]
 
 
 def _by_slices(weight: Tensor, dense: bool) -> Tensor:
