@@ -2,6 +2,7 @@
 
     python -m benchmarks.models --seconds 0.6     writes results/bench/models.json, in about half an hour
     python -m benchmarks.models --parts components --out results/bench/components.json
+    python -m benchmarks.models --parts bound --out results/bench/bound.json     the least time there could be
     python -m benchmarks.speed.pages              writes the tables and figures of docs/speed.md
 
 Every piece is written as it ends, and the same command resumes where it was interrupted. `tcpvit bench` is the small

@@ -20,6 +20,8 @@ from tcpvit.timing import using_threads
 
 # The first component whose word is in the name of an operator has it; the order matters ("gelu_backward" is no copy).
 WORDS: dict[str, tuple[str, ...]] = {
+    "attention half": ("attention_half",),
+    "FFN half": ("ffn_half",),
     "attention": ("attention", "softmax"),
     "norm": ("norm", "addcmul"),
     "GELU": ("gelu",),
@@ -27,7 +29,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "copies": ("copy", "clone", "contiguous", "cat", "stack", "reshape", "permute", "transpose", "view", "flatten"),
 }
 TRANSFORM, OTHER = "transform", "other"
-COMPONENTS = ("matrix products", "attention", "norm", "GELU", TRANSFORM, "copies", OTHER)
+COMPONENTS = ("attention half", "FFN half", "matrix products", "attention", "norm", "GELU", TRANSFORM, "copies", OTHER)
 AT_LEAST = 10  # passes
 
 

@@ -10,7 +10,7 @@ from tcpvit.figures.style import BLUE, FAINT, GREEN, INK, MODELS, ORANGE, PINK, 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SHADES = (BLUE, ORANGE, GREEN, YELLOW, PINK, SKY, "#bbbbbb")  # of components
+SHADES = (BLUE, ORANGE, GREEN, YELLOW, PINK, SKY, "#bbbbbb", "#777777", INK)  # of components
 POINTS: tuple[dict[str, Any], ...] = (
     {"color": BLUE, "marker": "o"},
     {"color": GREEN, "marker": "^"},
@@ -104,7 +104,7 @@ def draw_components(shapes: Mapping[str, Mapping[str, Mapping[str, float]]]) -> 
         panel.invert_yaxis()
         panel.set_ylim(rows[-1] + 0.6, -1.1)
         figure.legend(
-            loc="outside lower center", ncols=len(components), handlelength=0.9, columnspacing=1.0, fontsize=7
+            loc="outside lower center", ncols=min(len(components), 7), handlelength=0.9, columnspacing=1.0, fontsize=7
         )
         return figure
 

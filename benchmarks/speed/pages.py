@@ -12,7 +12,7 @@ from benchmarks.speed.components import TRANSFORM
 from benchmarks.speed.contenders import PAPER
 from benchmarks.speed.figures import draw_components, draw_growth, draw_speedups
 from benchmarks.speed.record import Record
-from benchmarks.speed.tables import growth_table, memory_table, percent
+from benchmarks.speed.tables import bound_table, growth_table, memory_table, percent
 from benchmarks.training import step_table
 from experiments.pages import DOCS, ROOT, Blocks, fill, markdown
 from tcpvit.analysis.bench import JOINT, PEERS, SHAPES, SLICE, STD
@@ -40,7 +40,22 @@ def load() -> Record:
         profiled = Record.load(newer)
         record.components = profiled.components
         record.facts["profiled"] = profiled.facts
+    if (bounded := BENCH / "bound.json").is_file():
+        newest = Record.load(bounded)
+        record.bound = newest.bound
+        record.facts["bounded"] = newest.facts
     return record
+
+
+def bound_block(record: Record) -> str:
+    """Forward+backward beside its bound, and where it was measured."""
+    if not record.bound:
+        return ""
+    facts = record.facts.get("bounded", record.facts)
+    table = bound_table([b for b in record.bound if b.training])
+    load = f"load at the start {facts['load']:g} of {facts['machine']['cores']} cores"
+    table.notes.append(f"`{facts['command']}`, {facts['date']}, commit {facts['commit']}, {load}.")
+    return markdown(table)
 
 
 def pages(record: Record) -> dict[Path, Blocks]:
@@ -50,6 +65,7 @@ def pages(record: Record) -> dict[Path, Blocks]:
     return {
         DOCS / "speed.md": {
             "summary": markdown(summary_table(record)),
+            "bound": bound_block(record),
             "training step": training_step(),
             "machine": machine(record),
         },

@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import nn
 
+from benchmarks.speed.bound import bounds
 from benchmarks.speed.clock import Setting, measure
 from benchmarks.speed.components import profile_models
 from benchmarks.speed.contenders import build, builders
@@ -91,4 +92,11 @@ def _growth(shapes: list[str], settings: list[Setting], peers: bool, seconds: fl
     return [Piece(f"growth with {axis}", "growth", partial(grow, axis, at, seconds / 4)) for axis, at in AXES.items()]
 
 
-PLANS = {"time": _time, "memory": _memory, "components": _components, "growth": _growth}
+def _bound(shapes: list[str], settings: list[Setting], peers: bool, seconds: float) -> list[Piece]:
+    def run(shape: str) -> Sequence[Any]:
+        return bounds(shape, SHAPES[shape], {model: build(model, SHAPES[shape]) for model in MAIN}, seconds)
+
+    return [Piece(f"bound of {shape}", "bound", partial(run, shape)) for shape in shapes]
+
+
+PLANS = {"time": _time, "memory": _memory, "components": _components, "growth": _growth, "bound": _bound}

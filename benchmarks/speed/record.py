@@ -16,13 +16,20 @@ from typing import Any
 
 import torch
 
+from benchmarks.speed.bound import Bound
 from benchmarks.speed.clock import Measurement
 from benchmarks.speed.components import Components
 from benchmarks.speed.growth import Growth
 from benchmarks.speed.memory import Footprint
 from tcpvit.files import write_atomically
 
-PARTS: dict[str, type] = {"time": Measurement, "memory": Footprint, "growth": Growth, "components": Components}
+PARTS: dict[str, type] = {
+    "time": Measurement,
+    "memory": Footprint,
+    "growth": Growth,
+    "components": Components,
+    "bound": Bound,
+}
 PACKAGES = ("tcpvit", "torch", "timm", "vit-pytorch", "transformers")
 BFLOAT16_FLAGS = ("avx512_bf16", "amx_bf16", "avx_ne_convert", "bf16")  # of x86 and ARM
 
@@ -38,6 +45,7 @@ class Record:
     memory: list[Footprint] = field(default_factory=list)
     growth: list[Growth] = field(default_factory=list)
     components: list[Components] = field(default_factory=list)
+    bound: list[Bound] = field(default_factory=list)
 
     @property
     def is_complete(self) -> bool:
@@ -68,7 +76,7 @@ class Record:
         """From a file that `save` wrote."""
         try:
             given = json.loads(path.read_text(encoding="utf-8"))
-            parts: dict[str, Any] = {part: [kind(**row) for row in given.pop(part)] for part, kind in PARTS.items()}
+            parts: dict[str, Any] = {part: [kind(**row) for row in given.pop(part, [])] for part, kind in PARTS.items()}
             return cls(**given, **parts)
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from benchmarks.speed.bound import LAYERS, Bound
 from benchmarks.speed.clock import Measurement, Setting
 from benchmarks.speed.components import COMPONENTS, Components
 from benchmarks.speed.growth import BASE, Growth
@@ -64,6 +65,22 @@ def components_table(found: Sequence[Components]) -> Table:
     return table
 
 
+def bound_table(found: Sequence[Bound]) -> Table:
+    """Time, the least time in parts, and their ratio, of shapes that were measured alike."""
+    columns = ["shape", "model", "pass", "ms", "bound", "products", "softmax", "streams", "ms / bound"]
+    table = Table(
+        "bound", "Milliseconds beside the least there could be, float32, eager, 1 thread", [*columns, "speed-up"]
+    )
+    for b in found:
+        parts = (b.least_ms, b.products_ms, b.softmax_ms, b.streams_ms)
+        numbers = [Written(f"{value:.3g}" if value < 100 else f"{value:,.0f}") for value in (b.ms, *parts)]
+        ratios = Ratio(b.ms / b.least_ms), Ratio(b.speedup)
+        kind = "fwd+bwd" if b.training else "forward"
+        table.add(b.shape, b.model, kind, *numbers, *ratios, strong=b.model == LAYERS)
+    table.notes.append(f"The speed-up is over the first row of each group, {LAYERS}.")
+    return table
+
+
 def percent(share: float) -> Written:
     """A share as it is read.
 
@@ -78,4 +95,5 @@ TABLES: dict[str, Callable[[Any], Table]] = {
     "memory": memory_table,
     "growth": growth_table,
     "components": components_table,
+    "bound": bound_table,
 }

@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from benchmarks import models
-from benchmarks.speed import clock, components, memory, plan
+from benchmarks.speed import bound, clock, components, memory, plan
 from benchmarks.speed.clock import Measurement, Setting
 from benchmarks.speed.contenders import ALL_OURS, PAPER, PLAIN, build
 from benchmarks.speed.growth import AXES, MODELS, at, grow, slope
 from benchmarks.speed.plan import make_plan, run_plan
 from benchmarks.speed.record import Record
-from tcpvit.analysis import count_memory
+from tcpvit.analysis import count_flops, count_memory
 from tcpvit.analysis.bench import JOINT, SHAPES, SLICE, STD, Shape
 from tcpvit.models import VisionTransformer
 
@@ -168,6 +168,28 @@ def test_axes_change_one_thing(axis):
     assert shape.config("tcp").d == shape.d
 
 
+def test_a_bound_is_the_sum_of_its_parts(tiny, tmp_path):
+    record = run(tmp_path / "bound.json", [Setting()], ["bound"])
+    assert record == Record.load(tmp_path / "bound.json")
+    assert [b.model for b in record.bound] == 2 * [bound.LAYERS, STD, SLICE, JOINT]
+    for b in record.bound:
+        assert b.least_ms == pytest.approx(b.products_ms + b.softmax_ms + b.streams_ms)
+    rates = bound.Rates(flops=1e9, exponentials=1e6, bytes=1e6)
+    net = build(SLICE, TINY)
+    products, softmax, streams = bound.least(TINY, SLICE, net, rates, training=False)
+    assert products == count_flops(net, TINY.images()) / 1e9
+    assert softmax == 6 * 5 * 5 / 1e6  # 3 slices of 2 heads, 4 patches and the class token
+    assert streams == pytest.approx((count_memory(net, TINY.images()).weights + 4 * 3 * 8 * 8) / 1e6)
+    longer = bound.least(TINY, SLICE, net, rates, training=True)
+    assert longer[:2] == pytest.approx((3 * products, 2 * softmax))
+    assert longer[2] > streams
+
+
+def test_layer_by_layer_is_the_same_function():
+    std, images = build(STD, TINY), torch.randn(2, 3, 8, 8)
+    torch.testing.assert_close(bound.layer_by_layer(std)(images), std(images), atol=1e-5, rtol=1e-5)
+
+
 def test_components_have_all_the_time():
     net = build(SLICE, TINY)
     forward, training = components.profile_models("tiny", TINY, {SLICE: net}, 0.001)
@@ -175,7 +197,7 @@ def test_components_have_all_the_time():
     for found in (forward, training):
         assert list(found.milliseconds) == list(components.COMPONENTS)
         assert all(
-            found.milliseconds[part] > 0 for part in ("matrix products", "attention", "norm", "GELU", "transform")
+            found.milliseconds[part] > 0 for part in ("matrix products", "attention half", "FFN half", "transform")
         )
     assert "enter" not in vars(net.transform)  # nothing is left of the measurement
     std, _ = components.profile_models("tiny", TINY, {STD: build(STD, TINY)}, 0.001)

@@ -242,6 +242,7 @@ def test_a_language_model_is_calibrated_on_a_text_file(tmp_path, capsys, monkeyp
 
 
 def test_a_sentence_transformer_as_a_whole(tmp_path, capsys, monkeypatch):
+    repair_torchvision()
     pytest.importorskip("sentence_transformers")
     from sentence_transformers import SentenceTransformer
 

@@ -193,10 +193,11 @@ def test_every_kind_of_model(tmp_path, name):
 
 
 @pytest.mark.skipif("openvino" not in KINDS, reason="needs openvino")
-def test_openvino_takes_a_standard_model_by_slices(tmp_path):
-    """Whose batch it would fail on if heads were put behind tokens after the slices are parted."""
-    options = {"class_token": False, "global_pool": "avg", "img_size": 8, "patch_size": 4}
-    tcpvit.save_pretrained(small("std_vit_cifar", depth=1, embed_dim=8, num_heads=2, **options), tmp_path / "saved")
+@pytest.mark.parametrize(("name", "options"), [("std_vit_cifar", {"embed_dim": 8}), ("tcp_scene_shuffle", {})])
+def test_openvino_takes_models_by_slices(tmp_path, name, options):
+    """It fails on batches of any size where it believes to see a channel shuffle, in heads or in shuffled slices."""
+    options = {"img_size": 6, "patch_size": 3, "depth": 1, "num_heads": 2, **options}
+    tcpvit.save_pretrained(small(name, **options), tmp_path / "saved")
     found = export_model(tmp_path / "saved", tmp_path / "model.xml", format="openvino", form="slices")
     assert found.difference < 1e-4
 

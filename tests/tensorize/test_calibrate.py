@@ -14,6 +14,7 @@ from tcpvit.layers import TubalLinear
 from tcpvit.progress import Progress
 from tcpvit.tensorize import TensorizeConfig, build, tensorize_, to_dense_
 from tcpvit.tensorize.fit import Problem
+from tcpvit.tensorize.sensitivity import DAMPING, sensitivities
 from tcpvit.tensorize.streams import Place, Streams
 from tcpvit.tensorize.timing import measure
 
@@ -162,6 +163,16 @@ def test_streams_see_the_stages_and_what_is_added():
     assert torch.allclose(seen["blocks.0.attn.proj"][0].stream, tokens.flatten(0, 1), atol=1e-5)
 
 
+def test_what_the_classifier_does_not_read_counts_little():
+    model, batches = vit(), images(2)
+    found = sensitivities(Streams(model, places(model), batches))
+    last, first = (found[f"blocks.{k}.mlp.fc2"].tokens[1][0].unflatten(0, (16, 17)) for k in (1, 0))
+    assert torch.allclose(last[:, 1:], torch.tensor(DAMPING))  # patches behind the last attention
+    assert last[:, 0].mean() > 10
+    assert (first[:, 1:] > last[:, 1:]).float().mean() > 0.5
+    assert not any(p.grad is not None for p in model.parameters())
+
+
 def test_skipping_units_changes_nothing():
     model, batches = vit(depth=3), images(2)
     streams = Streams(model, places(model), batches)
@@ -244,6 +255,21 @@ def test_transformers(kind, tmp_path):
     assert torch.equal(tcpvit.from_pretrained(tmp_path / "ours")(**batches[0])[0], model(**batches[0])[0])
     model.save_pretrained(tmp_path / "theirs")
     assert torch.equal(tcpvit.from_pretrained(tmp_path / "theirs")(**batches[0])[0], model(**batches[0])[0])
+
+
+def test_a_model_whose_flops_cannot_be_counted():
+    repair_torchvision()
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    shape = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+    sizes = {"vocab_size": 50, "intermediate_size": 48, "num_local_experts": 4, "max_position_embeddings": 64}
+    model = transformers.MixtralForCausalLM(transformers.MixtralConfig(**sizes, **shape)).eval()
+    batches = [{"input_ids": torch.randint(50, (8, 12))} for _ in range(4)]
+    expected = model(**batches[0]).logits
+    report = tensorize_(model, TensorizeConfig(keep=0.8), calibrate=batches)
+    assert len(report.converted) > 3
+    assert report.flops_before is not None or "FLOPs were not counted" in report.notes[0]
+    assert (model(**batches[0]).logits - expected).square().mean() < 0.3 * expected.var()
 
 
 def test_swin_and_patches():

@@ -76,6 +76,46 @@ def test_both_in_turn_never_lose(monkeypatch, d_in, d_out):
     assert errors[-1] < errors[1] < errors[0]
 
 
+@pytest.mark.parametrize(("d_in", "d_out"), [(12, 24), (24, 12)])
+def test_errors_count_by_a_metric(d_in, d_out):
+    """Beside an optimiser that knows nothing of closed forms."""
+    x, y, weight = data(d_in=d_in, d_out=d_out)
+    factor = torch.randn(d_out, d_out, generator=torch.Generator().manual_seed(1)).double()
+    metric, phi = factor @ factor.T + 0.1 * torch.eye(d_out), orthonormal(HatTransform("dct", 3))
+    moments = problem_of(x, y, weight).moments
+    problem = Problem(moments, weight, TINY, metric)
+
+    def cost(fit):
+        whole = dense_of(fit.slices, phi) if fit.slices is not None else fit.v @ fit.u
+        return problem.cost(whole - problem.best)
+
+    values = torch.linalg.svdvals(problem.whitened(problem.best))
+    assert cost(problem.fit(1, 4)) == pytest.approx(values[4:].square().sum().item(), rel=1e-6)
+    assert cost(problem.fit(1, 4)) < cost(problem_of(x, y, weight).fit(1, 4))
+    slices = torch.zeros(3, d_in // 3, d_out // 3, dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.LBFGS([slices], max_iter=500, line_search_fn="strong_wolfe", tolerance_change=1e-14)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = problem.whitened(dense_of(slices, phi) - problem.best).square().sum()
+        loss.backward()
+        return loss
+
+    least = optimizer.step(closure) and closure().item()
+    assert cost(problem.fit(3, 0, phi)) < 1.05 * least
+    assert cost(problem.fit(3, 0, phi)) < cost(problem_of(x, y, weight).fit(3, 0, phi))
+
+
+def test_tokens_count_by_their_weights():
+    x, y, _ = data(rows=50)
+    weighted, repeated = Moments(12, 24), Moments(12, 24)
+    counts = torch.arange(50) % 3
+    weighted.add(x, y, counts.float())
+    repeated.add(x.repeat_interleave(counts, 0), y.repeat_interleave(counts, 0))
+    for one, other in zip(weighted.centred, repeated.centred, strict=True):
+        assert torch.allclose(torch.as_tensor(one), torch.as_tensor(other), rtol=1e-3)
+
+
 @pytest.mark.parametrize(("tube", "rank"), [(3, 0), (1, 4), (3, 2)])
 def test_the_error_is_that_of_the_layer_and_the_bias_is_corrected(tube, rank):
     x, y, weight = data()
@@ -146,12 +186,12 @@ def test_the_budget_is_dealt_as_well_as_by_trying_everything():
     for _ in range(3):
         left = torch.rand(5, generator=generator).sort(descending=True).values.cumsum(0).flip(0).tolist()  # convex
         layers.append([Form(1, rank, 10 * rank, error) for rank, error in enumerate(left, 1)])
-    weights, budget = [1.0, 3.0, 0.5], 90
-    dealt = deal(layers, weights, budget)
+    budget = 90
+    dealt = deal(layers, budget)
     assert sum(form.price for form in dealt) <= budget
 
     def cost(forms):
-        return sum(weight * form.error for weight, form in zip(weights, forms, strict=True))
+        return sum(form.error for form in forms)
 
     best = min(cost(t) for t in torch_product(layers) if sum(form.price for form in t) <= budget)
     assert cost(dealt) == pytest.approx(best)
@@ -163,4 +203,4 @@ def torch_product(layers):
 
 def test_a_budget_below_the_smallest_forms_is_refused():
     with pytest.raises(ValueError, match="the smallest forms of the layers take 10 of a budget of 5; raise keep="):
-        deal([[Form(1, 1, 10, 1.0), Form(1, 0, 100, 0.0)]], [1.0], budget=5)
+        deal([[Form(1, 1, 10, 1.0), Form(1, 0, 100, 0.0)]], budget=5)

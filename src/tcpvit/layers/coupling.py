@@ -114,6 +114,9 @@ def shuffle_slices(x_hat: Tensor) -> Tensor:
             [2, 6, 3, 7]])
     """
     tube, d = x_hat.shape[0], x_hat.shape[-1]
+    if getattr(torch.compiler, "is_exporting", bool)():  # OpenVINO takes the other form for its own shuffle, and fails
+        together = torch.stack(x_hat.unbind(0), -1).reshape(*x_hat.shape[1:-1], tube, d)
+        return torch.stack(together.unbind(-2))
     together = x_hat.movedim(0, -1).reshape(*x_hat.shape[1:-1], tube, d)  # (..., d, C) read as (..., C, d)
     return together.movedim(-2, 0).contiguous()
 

@@ -23,7 +23,7 @@ class Form:
     tube: int
     rank: int
     price: float  # parameters, or seconds
-    error: float  # E‖y − ŷ‖²
+    error: float  # E‖y − ŷ‖², in the metric of the problem
 
     @property
     def is_dense(self) -> bool:
@@ -34,7 +34,7 @@ class Form:
 def forms_of(problem: Problem, transforms: Mapping[int, Tensor], structure: Structure = "best") -> list[Form]:
     """The forms that a layer may take, with their parameters; `transforms` has the tubes that fit its widths.
 
-    The error of slices with a low rank beside them is that of the first round, an upper bound of the fit's.
+    Errors of slices are those of the first round, without the steps that a metric takes: upper bounds of the fit's.
     """
     d_in, d_out = problem.best.shape
     dense, step = d_in * d_out, rank_step(d_in, d_out)
@@ -49,7 +49,7 @@ def forms_of(problem: Problem, transforms: Mapping[int, Tensor], structure: Stru
     if structure in ("best", "low_rank"):
         found += ranked(1, 0, problem.best)
     for tube, phi in transforms.items() if structure != "low_rank" else ():
-        slices = problem.slices(tube, phi, problem.a @ problem.best)
+        slices = problem.slices(tube, phi, problem.a @ problem.best, coupled=False)
         target, price = problem.best - dense_of(slices, phi), slices.numel()
         found.append(Form(tube, 0, price, problem.rest + problem.cost(target)))
         if structure != "slices":
@@ -62,14 +62,14 @@ def rank_step(d_in: int, d_out: int) -> int:
     return 8 if min(d_in, d_out) >= 128 else 4 if min(d_in, d_out) >= 32 else 1
 
 
-def deal(layers: Sequence[Sequence[Form]], weights: Sequence[float], budget: float) -> list[Form]:
-    """One form for each layer: the least Σ weight·error at a total price within the budget.
+def deal(layers: Sequence[Sequence[Form]], budget: float) -> list[Form]:
+    """One form for each layer: the least Σ error at a total price within the budget.
 
     A price λ for each unit of the budget makes the layers independent; the smallest λ that fits is found by halving,
     and what is left over is spent where it wins most.
 
     >>> cheap_or_good = [Form(1, 1, 10, 5.0), Form(1, 2, 20, 1.0)]
-    >>> [form.price for form in deal([cheap_or_good, cheap_or_good], [1.0, 2.0], budget=30)]
+    >>> [form.price for form in deal([cheap_or_good, [Form(1, 1, 10, 9.0), Form(1, 2, 20, 1.0)]], budget=30)]
     [10, 20]
     """
     least = sum(min(form.price for form in forms) for forms in layers)
@@ -77,10 +77,7 @@ def deal(layers: Sequence[Sequence[Form]], weights: Sequence[float], budget: flo
         raise ValueError(f"the smallest forms of the layers take {least:.4g} of a budget of {budget:.4g}; raise keep=")
 
     def chosen(price: float) -> list[Form]:
-        return [
-            min(forms, key=lambda form, weight=weight: (weight * form.error + price * form.price, form.price))  # type: ignore[misc]
-            for forms, weight in zip(layers, weights, strict=True)
-        ]
+        return [min(forms, key=lambda form: (form.error + price * form.price, form.price)) for forms in layers]
 
     low, high = 0.0, 1.0
     while sum(form.price for form in chosen(high)) > budget:
@@ -88,18 +85,16 @@ def deal(layers: Sequence[Sequence[Form]], weights: Sequence[float], budget: flo
     for _ in range(HALVINGS):
         middle = (low + high) / 2
         low, high = (low, middle) if sum(form.price for form in chosen(middle)) <= budget else (middle, high)
-    return _spend_rest(chosen(high), layers, weights, budget)
+    return _spend_rest(chosen(high), layers, budget)
 
 
-def _spend_rest(
-    forms: list[Form], layers: Sequence[Sequence[Form]], weights: Sequence[float], budget: float
-) -> list[Form]:
+def _spend_rest(forms: list[Form], layers: Sequence[Sequence[Form]], budget: float) -> list[Form]:
     """Larger forms as long as the budget allows one."""
     left = budget - sum(form.price for form in forms)
     while True:
         better = [
-            (weight * (form.error - other.error) / (other.price - form.price), i, other)
-            for i, (form, others, weight) in enumerate(zip(forms, layers, weights, strict=True))
+            ((form.error - other.error) / (other.price - form.price), i, other)
+            for i, (form, others) in enumerate(zip(forms, layers, strict=True))
             for other in others
             if form.price < other.price <= form.price + left and other.error < form.error
         ]

@@ -1,6 +1,6 @@
 """`tensorize_(model, config, calibrate=batches)`: a trained model made smaller that still works, without training.
 
-1. How much the model's output depends on each layer is measured by gradients of it, on a few batches.
+1. How much the model's output depends on each layer, its outputs and tokens, is measured by gradients (sensitivity.py).
 2. What each layer would lose in each form (slices, low rank, both) follows from the Gram matrix of its inputs.
 3. One budget is dealt to all layers by these two (budget.py).
 4. Layer after layer is fitted (fit.py): its inputs come from the model as converted so far, its targets from the
@@ -9,13 +9,11 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from tcpvit.layers.linear import TubalLinear
@@ -28,12 +26,12 @@ from tcpvit.tensorize.drop_ins import set_fit_, tensorized
 from tcpvit.tensorize.fit import Fit, Moments, Problem, choose_ridge, orthonormal
 from tcpvit.tensorize.flops import in_eval_mode
 from tcpvit.tensorize.resume import Done
-from tcpvit.tensorize.streams import Batch, Place, Seen, Streams, main_output, real_tokens
+from tcpvit.tensorize.sensitivity import Sensitivity, sensitivities
+from tcpvit.tensorize.streams import Batch, Place, Seen, Streams
 from tcpvit.tensorize.texts import as_batches
 from tcpvit.tensorize.timing import Shape, price_in_seconds
 
 HELD_OUT = 5  # one of so many tokens judges the ridge
-GRADIENT_BATCHES = 8
 NOT_REACHED, LEFT_DENSE = "not reached by the calibration data", "worth its parameters: left dense"
 RIDGE_FOR_PRICES = 1e-3
 
@@ -69,9 +67,10 @@ def calibrate_(
         skipped = _leave(streams)
         done = Done(resume, model, batches, config)
         try:
+            known = {} if config.uniform else sensitivities(streams)
             if not done.forms:
-                done.deal(_choose_forms(streams, widths, converted, config, progress))
-            _fit_all(streams, done, config, progress)
+                done.deal(_choose_forms(streams, widths, converted, known, config, progress))
+            _fit_all(streams, done, known, config, progress)
             streams.put(True)
         except BaseException:
             streams.put(False)
@@ -120,6 +119,7 @@ def _choose_forms(
     streams: Streams,
     widths: Mapping[str, Sequence[int]],
     converted: Collection[str],
+    known: Mapping[str, Sensitivity],
     config: TensorizeConfig,
     progress: Progress,
 ) -> dict[str, Form]:
@@ -128,9 +128,9 @@ def _choose_forms(
     options: dict[str, list[Form]] = {}
     for unit in progress.track(streams.order, "measuring layers"):
         inside = [place for stage in streams.stages(unit) for place in stage]
-        for place, (moments, rest) in zip(inside, _moments(streams, inside, sequential=False), strict=True):
+        for place, (moments, rest) in zip(inside, _moments(streams, inside, known, sequential=False), strict=True):
             moments.merge(rest)
-            problem = Problem(moments, place.weight, RIDGE_FOR_PRICES)
+            problem = Problem(moments, place.weight, RIDGE_FOR_PRICES, _metric(known, place))
             forms = forms_of(problem, _transforms(widths[place.name], config), config.structure)
             options[place.name] = [f for f in forms if not (f.is_dense and place.name in converted)] or forms
         streams.finish(unit, both=False)
@@ -141,9 +141,12 @@ def _choose_forms(
     names = list(options)
     if config.uniform:
         return {name: _best_within(options[name], config.keep * prices[name]) for name in names}
-    weights = sensitivities(streams)
     budget = config.keep * sum(prices.values())
-    return dict(zip(names, deal([options[n] for n in names], [weights[n] for n in names], budget), strict=True))
+    return dict(zip(names, deal(list(options.values()), budget), strict=True))
+
+
+def _metric(known: Mapping[str, Sensitivity], place: Place) -> Tensor | None:
+    return known[place.name].metric if place.name in known else None
 
 
 def _best_within(forms: Sequence[Form], price: float) -> Form:
@@ -162,71 +165,18 @@ def phi_of(config: TensorizeConfig, tube: int) -> Tensor:
     return orthonormal(HatTransform(config.transform, tube))
 
 
-def sensitivities(streams: Streams) -> dict[str, float]:
-    """How much the output of the model changes with that of each layer: E|∂f/∂y|², over random directions of f.
-
-    Logits are judged by the likelihood of labels drawn from them, so that what does not change a prediction counts
-    less; other outputs by random projections. Where there are no gradients all layers count alike.
-    """
-    sums = dict.fromkeys((place.name for place in streams.places), 0.0)
-    generator = torch.Generator().manual_seed(0)
-    every = max(1, len(streams.batches) // GRADIENT_BATCHES)
-    learning = [p for p in streams.model.parameters() if p.requires_grad]
-    for parameter in learning:
-        parameter.requires_grad_(False)
-    try:
-        for batch in streams.batches[::every][:GRADIENT_BATCHES]:
-            with torch.enable_grad(), _gradients_into(sums, streams.places):
-                _score(streams.call(batch), batch, generator).backward()
-    except RuntimeError:  # an operation without a derivative
-        return dict.fromkeys(sums, 1.0)
-    finally:
-        for parameter in learning:
-            parameter.requires_grad_(True)
-    return {place.name: max(sums[place.name], 1e-30) / place.weight.shape[1] for place in streams.places}
-
-
-@contextlib.contextmanager
-def _gradients_into(sums: dict[str, float], places: Sequence[Place]) -> Iterator[None]:
-    def hook(place: Place) -> Any:
-        def start(module: nn.Module, args: Any, output: Tensor) -> Tensor:
-            def note(gradient: Tensor) -> None:
-                sums[place.name] += gradient.square().sum().item()
-
-            output = output if output.requires_grad else output.detach().requires_grad_()
-            output.register_hook(note)
-            return output
-
-        return start
-
-    handles = [place.old.register_forward_hook(hook(place)) for place in places]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _score(outputs: Any, batch: Batch, generator: torch.Generator) -> Tensor:
-    """A number whose gradient is that of the model's output in a random direction."""
-    name, found = main_output(outputs)
-    rows = real_tokens(found, batch)
-    if name == "logits":
-        drawn = torch.multinomial(rows.detach().softmax(-1).cpu(), 1, generator=generator).to(rows.device)
-        return rows.log_softmax(-1).gather(1, drawn).sum()
-    return (rows * torch.randn(rows.shape, generator=generator).to(rows)).sum()
-
-
 # ------------------------------------------------------------------------------------------------ fitting
 
 
-def _fit_all(streams: Streams, done: Done, config: TensorizeConfig, progress: Progress) -> None:
+def _fit_all(
+    streams: Streams, done: Done, known: Mapping[str, Sensitivity], config: TensorizeConfig, progress: Progress
+) -> None:
     for unit in progress.track(streams.order, "fitting layers"):
         made: dict[str, Fit] = {}
         for stage in streams.stages(unit):
             places = [place for place in stage if not done.forms[place.name].is_dense]
             if any(place.name not in done.fits for place in places):
-                made |= _fit(streams, places, done.forms, config)
+                made |= _fit(streams, places, done.forms, known, config)
             for place in places:
                 place.new = layer_of(place.old, (done.fits | made)[place.name], config)
         if made:
@@ -235,17 +185,21 @@ def _fit_all(streams: Streams, done: Done, config: TensorizeConfig, progress: Pr
 
 
 def _fit(
-    streams: Streams, places: Sequence[Place], forms: Mapping[str, Form], config: TensorizeConfig
+    streams: Streams,
+    places: Sequence[Place],
+    forms: Mapping[str, Form],
+    known: Mapping[str, Sensitivity],
+    config: TensorizeConfig,
 ) -> dict[str, Fit]:
     """The fits of layers that read the same input."""
     found = {}
-    halves = _moments(streams, places, sequential=config.sequential)
+    halves = _moments(streams, places, known, sequential=config.sequential)
     for place, (fitting, held_out) in zip(places, halves, strict=True):
         ridge = choose_ridge(fitting, held_out, place.weight)
         fitting.merge(held_out)
         tube, rank = forms[place.name].tube, forms[place.name].rank
         phi = phi_of(config, tube) if tube > 1 else None
-        found[place.name] = Problem(fitting, place.weight, ridge).fit(tube, rank, phi)
+        found[place.name] = Problem(fitting, place.weight, ridge, _metric(known, place)).fit(tube, rank, phi)
     return found
 
 
@@ -260,14 +214,17 @@ def layer_of(old: nn.Module, fit: Fit, config: TensorizeConfig) -> nn.Module:
     return new
 
 
-def _moments(streams: Streams, places: Sequence[Place], *, sequential: bool) -> list[tuple[Moments, Moments]]:
+def _moments(
+    streams: Streams, places: Sequence[Place], known: Mapping[str, Sensitivity], *, sequential: bool
+) -> list[tuple[Moments, Moments]]:
     """The moments of layers that are called together, each of tokens to fit to, and of those to judge by."""
     made = [_empty_moments(place) for place in places]
     for index in range(len(streams.batches)):
         before = streams.see(index, places, converted=False)
         after = streams.see(index, places, converted=True) if sequential else before
         for place, (fitting, held_out) in zip(places, made, strict=True):
-            for then, now in zip(before.get(place.name, []), after.get(place.name, []), strict=False):
+            pairs = zip(before.get(place.name, []), after.get(place.name, []), strict=False)
+            for call, (then, now) in enumerate(pairs):
                 if len(now.x) != len(then.y):  # other tokens, where the model chooses which
                     now = then
                 x, y = now.x, _target(then, now)
@@ -276,8 +233,9 @@ def _moments(streams: Streams, places: Sequence[Place], *, sequential: bool) -> 
                         f"{place.name} sees NaN or infinity on batch {index} of the calibration data; check the inputs"
                     )
                 kept = len(x) - len(x) // HELD_OUT
-                fitting.add(x[:kept], y[:kept])
-                held_out.add(x[kept:], y[kept:])
+                weights = known[place.name].tokens[index][call].to(x) if place.name in known else x.new_ones(len(x))
+                fitting.add(x[:kept], y[:kept], weights[:kept])
+                held_out.add(x[kept:], y[kept:], weights[kept:])
     return made
 
 

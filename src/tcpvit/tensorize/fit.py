@@ -5,8 +5,11 @@ best is W* = (A + λI)⁻¹(B + λW), pulled towards the weight W that was there
 
     E‖y − W'ᵀx‖² = (what W* leaves) + ‖Lᵀ(W' − W*)‖²,    A + λI = L Lᵀ.
 
-- Slices: in the hat domain output slice k sees input slice k alone, so each is a least-squares problem of its own.
-- Low rank: the truncated SVD of LᵀW* (activation-aware, "whitened").
+Where an error e of the outputs costs eᵀGe (sensitivity.py), G = M Mᵀ, the last term is ‖Lᵀ(W' − W*)M‖².
+
+- Slices: in the hat domain output slice k sees input slice k alone, so each is a least-squares problem of its own; a
+  metric G couples them, which takes some steps of conjugate gradients.
+- Low rank: the truncated SVD of LᵀW*M (activation-aware, "whitened").
 - Both: the two in turn, each step exact, so that the error never grows.
 Matrices here are (in, out): y = xW.
 """
@@ -14,7 +17,7 @@ Matrices here are (in, out): y = xW.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -24,6 +27,7 @@ from torch import Tensor
 from tcpvit.layers.transform import HatTransform
 
 RIDGES = (1e-5, 1e-3, 1e-2, 1e-1)  # in parts of the mean of A's diagonal
+STEPS, TINY = 8, 1e-12  # of conjugate gradients at most, and when they have arrived
 ROUNDS = 4  # of slices and low rank in turn
 ENOUGH = 1e-3  # a round that lowers the error by less than this part of it is the last
 
@@ -33,20 +37,20 @@ class Moments:
 
     def __init__(self, d_in: int, d_out: int, *, centre: bool = True):
         self.centre = centre  # a layer without a bias cannot take up means
-        self.count, self.squares = 0, 0.0  # tokens, Σ‖y‖²
+        self.count, self.squares = 0.0, 0.0  # tokens, Σ‖y‖²
         self.x, self.y = torch.zeros(d_in, dtype=torch.float64), torch.zeros(d_out, dtype=torch.float64)
         self.xx = torch.zeros(d_in, d_in, dtype=torch.float64)
         self.xy = torch.zeros(d_in, d_out, dtype=torch.float64)
 
-    def add(self, x: Tensor, y: Tensor | None = None) -> None:
-        """Count the tokens of a batch, (N, in) and (N, out); without outputs, `assume` says what they are."""
-        self.count += len(x)
-        self.x += x.sum(0).double().cpu()
-        self.xx += (x.T @ x).cpu()
-        if y is not None:
-            self.squares += y.square().sum().item()
-            self.y += y.sum(0).double().cpu()
-            self.xy += (x.T @ y).cpu()
+    def add(self, x: Tensor, y: Tensor, weights: Tensor | None = None) -> None:
+        """Count the tokens of a batch, (N, in) and (N, out), each as much as its weight says."""
+        weights = (x.new_ones(len(x)) if weights is None else weights).unsqueeze(1)
+        self.count += weights.sum().item()
+        self.squares += (weights * y.square()).sum().item()
+        self.x += (weights * x).sum(0).double().cpu()
+        self.y += (weights * y).sum(0).double().cpu()
+        self.xx += ((weights * x).T @ x).cpu()
+        self.xy += ((weights * x).T @ y).cpu()
 
     def assume(self, weight: Tensor) -> Moments:
         """Take the outputs to be those of a layer with that (in, out) weight."""
@@ -64,13 +68,13 @@ class Moments:
     @property
     def means(self) -> tuple[Tensor, Tensor]:
         """Of x and y; zero for a layer without a bias."""
-        n = max(self.count, 1) if self.centre else torch.inf
+        n = max(self.count, 1e-30) if self.centre else torch.inf
         return self.x / n, self.y / n
 
     @cached_property
     def centred(self) -> tuple[Tensor, Tensor, float]:
         """A, B and E‖y‖² around the means."""
-        n, (mean_x, mean_y) = max(self.count, 1), self.means
+        n, (mean_x, mean_y) = max(self.count, 1e-30), self.means
         xx = self.xx / n - torch.outer(mean_x, mean_x)
         xy = self.xy / n - torch.outer(mean_x, mean_y)
         return xx, xy, max(self.squares / n - mean_y.square().sum().item(), 0.0)
@@ -100,26 +104,38 @@ class Fit:
 
 
 class Problem:
-    """The least-squares problem of one layer: moments, the weight (in, out) that was there, and the ridge."""
+    """The least-squares problem of one layer: moments, the weight (in, out) that was there, the ridge, and the metric
+    G (out, out) of errors; without it, all outputs count alike.
+    """
 
-    def __init__(self, moments: Moments, weight: Tensor, ridge: float):
+    def __init__(self, moments: Moments, weight: Tensor, ridge: float, metric: Tensor | None = None):
         self.moments, self.before, self.ridge = moments, weight.double(), ridge
+        self.g = metric
+        self.m = None if metric is None else cholesky(metric)  # G = M Mᵀ
         xx, xy, self.energy = moments.centred
-        rounding = 1e-7 * moments.xx.diagonal().sum().item() / max(moments.count, 1)  # of sums in single precision
+        rounding = 1e-7 * moments.xx.diagonal().sum().item() / max(moments.count, 1e-30)  # of sums in single precision
         scale = ridge * xx.diagonal().mean().clamp_min(0) + 1e-2 * rounding + 1e-30
         self.a = xx + scale * torch.eye(len(xx), dtype=torch.float64)
         self.b = xy + scale * self.before
         self.root = cholesky(self.a, rounding)
         self.best = torch.cholesky_solve(self.b, self.root)  # W*
-        self.rest = moments.error(self.best)  # what no layer can win
+        self.rest = moments.error(self.best) if metric is None else 0.0  # what no layer can win
 
     # -------------------------------------------------------------------------------------------- the two steps
 
-    def slices(self, tube: int, phi: Tensor, target: Tensor) -> Tensor:
-        """The best slices for AW = `target`: (C, in / C, out / C)."""
+    def slices(self, tube: int, phi: Tensor, target: Tensor, *, coupled: bool = True) -> Tensor:
+        """The best slices for AW = `target`: (C, in / C, out / C); not `coupled`, as if there were no metric."""
         a = hat_blocks(self.a, phi, phi)
-        b = hat_blocks(target, phi, phi)
-        return torch.linalg.solve(a, b)
+        found = torch.linalg.solve(a, hat_blocks(target, phi, phi))
+        if self.g is None or not coupled:
+            return found
+        metric, g = self.g, hat_blocks(self.g, phi, phi)
+        return conjugate_gradients(
+            lambda slices: hat_blocks(self.a @ dense_of(slices, phi) @ metric, phi, phi),
+            hat_blocks(target @ metric, phi, phi),
+            found,
+            lambda rest: torch.linalg.solve(g, torch.linalg.solve(a, rest), left=False),
+        )
 
     def low_rank(self, rank: int, target: Tensor) -> tuple[Tensor, Tensor]:
         """The best V (in, r) and U (r, out) for the dense weight `target`."""
@@ -127,13 +143,16 @@ class Problem:
         if white.shape[0] <= white.shape[1]:
             left = torch.linalg.eigh(white @ white.T)[1][:, -rank:]
             v = torch.linalg.solve_triangular(self.root.T, left, upper=True)
-            return v, left.T @ white
+            return v, left.T @ self.root.T @ target
         right = torch.linalg.eigh(white.T @ white)[1][:, -rank:]
-        return target @ right, right.T
+        if self.m is None:
+            return target @ right, right.T
+        return target @ self.m @ right, torch.linalg.solve_triangular(self.m.T, right, upper=True).T
 
     def whitened(self, target: Tensor) -> Tensor:
-        """Lᵀ·target, (in, out), in which all directions cost the same."""
-        return self.root.T @ target
+        """Lᵀ·target·M, (in, out), in which all directions cost the same."""
+        white = self.root.T @ target
+        return white if self.m is None else white @ self.m
 
     def spectrum(self, target: Tensor) -> Tensor:
         """The squared singular values of the whitened target, the largest first: what each further rank wins."""
@@ -168,7 +187,7 @@ class Problem:
         return Fit(tube, slices, v, u, bias, error, self.ridge)
 
     def cost(self, difference: Tensor) -> float:
-        """‖Lᵀ(W' − W*)‖²."""
+        """‖Lᵀ(W' − W*)M‖²."""
         return self.whitened(difference).square().sum().item()
 
 
@@ -199,6 +218,25 @@ def cholesky(matrix: Tensor, rounding: float = 0.0) -> Tensor:
         if not info.item() and root.isfinite().all():
             return root
     raise ValueError("the Gram matrix of a layer's inputs is not positive; are the inputs finite numbers?")
+
+
+def conjugate_gradients(
+    apply: Callable[[Tensor], Tensor], target: Tensor, start: Tensor, precondition: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """Some steps towards x with apply(x) = target, for a positive operator; none of them loses."""
+    found, rest = start, target - apply(start)
+    step = direction = precondition(rest)
+    size = (rest * step).sum()
+    for _ in range(STEPS):
+        if size <= TINY * (target * start).sum().abs():
+            break
+        image = apply(direction)
+        length = size / (direction * image).sum()
+        found, rest = found + length * direction, rest - length * image
+        step = precondition(rest)
+        size, before = (rest * step).sum(), size
+        direction = step + size / before * direction
+    return found
 
 
 def hat_blocks(matrix: Tensor, left: Tensor, right: Tensor) -> Tensor:

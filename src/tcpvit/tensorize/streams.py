@@ -99,7 +99,7 @@ class Streams:
             if not place.calls:
                 place.stage = next(i for i, x in enumerate(seen) if x is args[0])
             calls[place.name] += 1
-            place.rows += len(_rows(module, output, batch))
+            place.rows += len(rows_of(module, output, batch))
 
         with _hooks(place.old.register_forward_hook(note) for place in self.places), torch.no_grad():
             for batch in self.batches:
@@ -134,7 +134,7 @@ class Streams:
         def note(place: Place) -> Callable[..., None]:
             def hook(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
                 x = patches_of(module, args[0]) if isinstance(module, nn.Conv2d) else args[0]
-                seen = Seen(real_tokens(x, batch), _rows(module, output, batch))
+                seen = Seen(real_tokens(x, batch), rows_of(module, output, batch))
                 found.setdefault(place.name, []).append(seen)
                 sums.watch(output, lambda other: setattr(seen, "stream", _kept(other, output, batch)))
 
@@ -264,7 +264,7 @@ class _Sums(TorchDispatchMode):
 # ------------------------------------------------------------------------------------------------ rows
 
 
-def _rows(module: nn.Module, y: Tensor, batch: Batch) -> Tensor:
+def rows_of(module: nn.Module, y: Tensor, batch: Batch) -> Tensor:
     """The output of a layer as (N, out), without the tokens that are padding."""
     return real_tokens(y.movedim(1, -1) if isinstance(module, nn.Conv2d) else y, batch)
 

@@ -45,7 +45,7 @@ def tile_of(slices: int, rows: int, threads: int) -> int:
     """How many tokens are a unit of work, so that threads have as many tokens each: a multiple of LANES up to TILE.
 
     >>> tile_of(3, 16640, 2), tile_of(3, 65, 2), tile_of(3, 65, 4)
-    (64, 48, 32)
+    (64, 48, 16)
     """
     if threads == 1 or slices * rows > ENOUGH * threads * TILE:
         return TILE
@@ -208,7 +208,7 @@ def bundle_of(groups: int, images: int, tokens: int, threads: int, cut: bool) ->
     """How many images are a unit of work, or into how many units one image is cut, so that threads have as much each.
 
     >>> bundle_of(3, 64, 65, 2, True), bundle_of(3, 1, 65, 2, True), bundle_of(3, 1, 65, 2, False)
-    ((4, 1), (1, 2), (1, 1))
+    ((2, 1), (1, 2), (1, 1))
     """
     most = max(1, min(BUNDLE // tokens, images))
     if threads == 1 or groups * images > ENOUGH * threads * most:

@@ -303,6 +303,7 @@ void prepare(const Head& s, const Row<A>& grad, const Row<A>& out, const A* lse,
 template <template <typename> class Pass, typename A, typename... Range>
 void run(const Pass<A>& pass, const Head& s, Work<A>& work, Range... range) {
   if constexpr (std::is_same_v<A, float>) switch (s.width) {
+      case 1: return pass.template run<1>(s, work, range...);
       case 4: return pass.template run<4>(s, work, range...);
       case 5: return pass.template run<5>(s, work, range...);
       case 8: return pass.template run<8>(s, work, range...);
