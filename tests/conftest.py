@@ -16,6 +16,9 @@ from small_runs import SMALL, make_set
 from tcpvit.data import Splits
 from tcpvit.training import Recipe
 
+# test_gpu.py runs it in a process of its own: it gives the operators other kernels.
+collect_ignore = [] if os.environ.get("TRITON_INTERPRET") else ["layers/kernels/interpreted_gpu.py"]
+
 REPOSITORY = Path(__file__).parents[1]
 
 settings.register_profile("tcpvit", deadline=None, derandomize=True, print_blob=True)

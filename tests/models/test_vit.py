@@ -47,13 +47,14 @@ def test_a_reader_follows_the_forward_pass_through_fewer_than_ten_files():
         if event == "call" and path.is_relative_to(source):
             files.add(path.relative_to(source).as_posix())
 
-    sys.setprofile(note)
-    try:
-        with torch.no_grad():
+    with torch.no_grad():
+        model(images)  # builds the kernels, once
+        sys.setprofile(note)
+        try:
             model(images)
-    finally:
-        sys.setprofile(None)
-    assert {"models/vit.py", "layers/block.py", "layers/linear.py"} < files
+        finally:
+            sys.setprofile(None)
+    assert {"models/vit.py", "layers/block.py", "layers/transform.py"} < files
     assert len(files) < 10, sorted(files)
 
 

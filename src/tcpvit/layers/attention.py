@@ -149,7 +149,8 @@ def attend(
     if joint:
         o = o.unflatten(-1, (len(qkv), -1)).permute(3, 0, 2, 1, 4)  # (C, B, N, H, d_h)
     else:
-        o = o.transpose(1, 2).unflatten(0, qkv.shape[:2])  # (C, B, N, H, d_h); OpenVINO fails on the other order
+        o = o.transpose(1, 2)  # before the view: OpenVINO fails on the other order
+        o = o.view(*qkv.shape[:2], *o.shape[1:])  # (C, B, N, H, d_h)
     return o.flatten(-2)
 
 
