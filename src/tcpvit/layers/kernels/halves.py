@@ -317,22 +317,9 @@ def attention_half_backward(
 
 
 @attention_half_backward.register_fake
-def _(
-    grad: Tensor,
-    x: Tensor,
-    gamma: Tensor,
-    beta: Tensor,
-    wqkv: Tensor,
-    bqkv: Tensor | None,
-    wproj: Tensor,
-    bproj: Tensor,
-    kept: Tensor,
-    lse: Tensor,
-    num_heads: int,
-    joint: bool,
-    dense: bool,
-    eps: float,
-) -> list[Tensor]:
+def _(grad: Tensor, *inputs: Any) -> list[Tensor]:
+    *parameters, _kept, _lse, _num_heads, _joint, dense, _eps = inputs
+    x, gamma, beta, wqkv, bqkv, wproj, bproj = parameters
     likes = (x, gamma, beta, wqkv, _bias_or_zeros(bqkv, wqkv, dense), wproj, bproj)
     return [torch.empty_like(like, memory_format=torch.contiguous_format) for like in likes]
 
