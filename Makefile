@@ -9,6 +9,8 @@ TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 ANSWERS := import sys, urllib.request; urllib.request.urlopen(sys.argv[1] + "/torch/", timeout=5)
 CPU_ONLY = test -n "$(TORCH_INDEX)" && ! command -v nvidia-smi > /dev/null && $(PYTHON) -c '$(ANSWERS)' $(TORCH_INDEX) 2> /dev/null
 BENCHMARKS := algebra classification deploy long_tubes models segmentation tensorize training
+# A file's tests in one process, which share what they stand on; the many small files of src come last and fill the gaps.
+PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 RECENT := import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer is needed: make PYTHON=python3.12")
 
 .PHONY: help setup demo test test-all test-browser fuzz soak sanitize lint bench docs clean
@@ -46,10 +48,10 @@ demo: setup      ## train a Std-ViT and its TCP twin, and compare them
 	$(BIN)/tcpvit demo
 
 test: setup      ## the whole suite but for slow tests
-	$(BIN)/python -m pytest -n 2 -m "not slow"
+	$(BIN)/python -m pytest $(PARALLEL) -m "not slow"
 
 test-all: setup  ## slow tests too
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest $(PARALLEL)
 
 test-browser: setup  ## the explorer in a real browser; installs Debian's chromium where there is none
 	@command -v chromedriver > /dev/null || { apt-get update -q && apt-get install -y -q chromium chromium-driver; }

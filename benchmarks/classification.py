@@ -1,9 +1,8 @@
 """Time an image of every model of the classification study, in one interleaved run: the frontier's second axis.
 
-    python -m benchmarks.classification [--seconds 60] [--small]
+    python -m benchmarks.classification [--seconds 60]
 
-Writes results/bench/classification.json, or with --small the smallest good ViTs to small.json, from which
-`python -m experiments classification --pages-only` draws.
+Writes results/bench/classification.json, from which `python -m experiments classification --pages-only` draws.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from tcpvit.models import create_model
 from tcpvit.tables import Table, Written
 from tcpvit.timing import interleaved, using_threads
 
-OUT = {False: Path("results/bench/classification.json"), True: Path("results/bench/small.json")}
+OUT = Path("results/bench/classification.json")
 BATCH = 64
 
 
@@ -37,13 +36,10 @@ def main() -> None:
     """Measure, show, and write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=60.0, help="of each of the two measurements")
-    parser.add_argument("--small", action="store_true", help="the smallest good ViTs, beside the dense ones")
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=Path, default=OUT)
     asked = parser.parse_args()
-    dense = {name: SMALL[name] for name in ("std", "std-28", "joint")}
-    chosen = FINALS | dense if asked.small else SMALL | LARGE | DEEP
+    chosen = SMALL | LARGE | DEEP | FINALS
     networks = {name: network(changes) for name, changes in chosen.items()}  # some differ in training only
-    out = asked.out or OUT[asked.small]
     models = {each: create_model(each.name, **dict(each.options)) for each in dict.fromkeys(networks.values())}
     images, labels = torch.randn(BATCH, 3, 32, 32), torch.randint(10, (BATCH,))
     with using_threads(1):
@@ -60,11 +56,10 @@ def main() -> None:
         }
         for name, each in networks.items()
     ]
-    out.parent.mkdir(parents=True, exist_ok=True)
+    asked.out.parent.mkdir(parents=True, exist_ok=True)
     about = {"batch": BATCH, "threads": 1, "seconds": asked.seconds, "torch": torch.__version__}
-    command = f"python -m benchmarks.classification{' --small' if asked.small else ''}"
-    about |= {"command": command, "machine": platform.machine()}
-    out.write_text(json.dumps({"about": about, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+    about |= {"command": "python -m benchmarks.classification", "machine": platform.machine()}
+    asked.out.write_text(json.dumps({"about": about, "rows": rows}, indent=1) + "\n", encoding="utf-8")
     table = Table("times", "Milliseconds an image, one thread", ["model", "parameters", "forward", "forward+backward"])
     for row in rows:
         times = [Written(f"{row[key]:.3f}") for key in ("forward_ms", "training_ms")]

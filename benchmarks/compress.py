@@ -85,7 +85,7 @@ class Run:
         model = copy.deepcopy(converted)
         if minutes:
             refine(self.model, model, self.refining, minutes=minutes, clock=time.process_time)
-        best = interleaved({"old": self._call(self.model), "new": self._call(model)}, seconds=4)
+        best = interleaved({"old": self._call(self.model), "new": self._call(model)}, 4, time.thread_time, least=20)
         return {
             "model": self.name,
             "method": method,
@@ -221,7 +221,7 @@ def write_page() -> None:
                 Written(f"{r['minutes']:g}"),
                 r["parameters"],
                 Written(f"{r['quality']:.1f}"),
-                Written(f"{r['speed']:.2f}×"),
+                Written(f"{r['speed']:.2f}×") if "speed" in r else None,
                 Written(f"{r['cpu_seconds']:.0f}") if calibrated else None,
                 strong=r["method"] == BEST,
             )

@@ -1,12 +1,14 @@
 """Models in other runtimes: Std-ViT, TCP-ViT and timm's ViT of the same shape, as `tcpvit export` writes them.
 
     python -m benchmarks.deploy                        writes results/bench/deploy.json and the tables of docs/deploy.md
+    python -m benchmarks.deploy --keep --shapes pet    the same for one shape; others stay as the record has them
     python -m benchmarks.deploy --shapes cifar --batches 1 --threads 1 --runtimes onnxruntime --seconds 5
     python -m benchmarks.deploy --tables               the tables alone, from the record
 
 All models of a setting run in turns, in one process, and the best time of each counts. Times of one thread are those
 of the processor, which a busy machine spoils little; times of several threads are those of the clock. In eager PyTorch
-models run as they are (fused) and as `deployed` rewrites them. Everything is float32, in OpenVINO too.
+models run as they are, with norms folded in (`fuse_`). What torch.compile makes holds its number of threads, so that it
+runs with the first that is asked for. Everything is float32, in OpenVINO too.
 """
 
 from __future__ import annotations
@@ -28,9 +30,9 @@ from torch import Tensor, nn
 from benchmarks.speed.record import facts
 from tcpvit.analysis.bench import JOINT, SHAPES, SLICE, STD, build, builders, for_inference
 from tcpvit.files import write_json
-from tcpvit.inference.export import quiet, write_graph
-from tcpvit.inference.exported import SUFFIXES, About, Format, load_exported
-from tcpvit.models.deploy import MOST_SLICES, Form, deployed
+from tcpvit.inference.export import write_graph, write_openvino
+from tcpvit.inference.exported import About, Format, load_exported, quiet
+from tcpvit.models.deploy import deployed
 from tcpvit.timing import interleaved, using_threads
 
 ROOT = Path(__file__).parents[1]
@@ -38,7 +40,6 @@ RECORD, PAGE = ROOT / "results" / "bench" / "deploy.json", ROOT / "docs" / "depl
 MODELS = (STD, SLICE, JOINT, "timm")
 RUNTIMES: dict[str, Format | None] = {
     "eager": None,
-    "eager, deployed": None,
     "compile": None,
     "onnxruntime": "onnx",
     "openvino": "openvino",
@@ -86,11 +87,16 @@ def about_images(name: str, images: Tensor) -> About:
 
 def write_file(model: nn.Module, name: str, folder: Path, kind: Format, images: Tensor) -> Path:
     """The model as `tcpvit export` writes it."""
-    suffix = {value: key for key, value in SUFFIXES.items()}[kind]
-    path = folder / f"{MODELS.index(name)}{suffix}"
+    path = folder / f"{MODELS.index(name)}.onnx"
+    about = about_images(name, images)
     if not path.exists():
-        write_graph(deployed(model).eval(), path, kind, about_images(name, images), torch.zeros(2, *images.shape[1:]))
-    return path
+        write_graph(deployed(model).eval(), path, "onnx", about, torch.zeros(2, *images.shape[1:]))
+    if kind == "onnx":
+        return path
+    made = path.with_suffix(".xml")  # of the same graph, as `tcpvit export` does it
+    if not made.exists():
+        write_openvino(path.read_bytes(), made, about)
+    return made
 
 
 def torch_call(model: nn.Module, images: Tensor) -> Callable[[], object]:
@@ -118,8 +124,7 @@ def contenders(
             compiled = torch.compile(for_inference(model), fullgraph=True, dynamic=False)
             runs[name] = torch_call(compiled, images)  # type: ignore[arg-type]
         else:
-            form: Form = "auto" if len(images) > 1 or images.shape[1] > MOST_SLICES else "dense"
-            runs[name] = torch_call(for_inference(model) if runtime == "eager" else deployed(model, form), images)
+            runs[name] = torch_call(for_inference(model), images)
     return runs, sizes
 
 
@@ -134,21 +139,23 @@ def measure_memory(path: Path, runtime: str, images: Tensor) -> int:
     return json.loads(done.stdout)
 
 
-def measure(shape: str, batch: int, threads: int, runtime: str, seconds: float, folder: Path) -> list[dict[str, Any]]:
-    """All models of one setting."""
+def measure(
+    shape: str, batch: int, threads: int, runtime: str, seconds: float, folder: Path, memory: bool = False
+) -> list[dict[str, Any]]:
+    """All models of one setting; with `memory` also what a file takes there."""
     known = builders(True)
     models = {name: build(known[name], SHAPES[shape]).eval() for name in MODELS if name in known}
     images = SHAPES[shape].images(batch)
     with using_threads(threads), quiet():
         runs, sizes = contenders(runtime, models, images, threads, folder)
-        best = interleaved(runs, seconds, time.process_time if threads == 1 else time.perf_counter)
+        best = interleaved(runs, seconds, time.process_time if threads == 1 else time.perf_counter, least=2)
     rows = []
     for name in models:
         row = {"shape": shape, "batch": batch, "threads": threads, "runtime": runtime, "model": name}
         row |= {"ms": round(1e3 * best[name], 4), "speedup": round(best[STD] / best[name], 4)}
         if name in sizes:
             row["file_bytes"] = sizes[name]
-            if threads == 1:
+            if memory:
                 path = write_file(models[name], name, folder, RUNTIMES[runtime], images)  # type: ignore[arg-type]
                 row["memory"] = measure_memory(path, runtime, images)
         rows.append(row)
@@ -157,6 +164,7 @@ def measure(shape: str, batch: int, threads: int, runtime: str, seconds: float, 
 
 def tables(rows: list[dict[str, Any]]) -> dict[str, str]:
     """The marked blocks of the page, by name."""
+    rows = [row for row in rows if row["runtime"] in RUNTIMES]
     settings = list(dict.fromkeys((r["shape"], r["batch"], r["threads"], r["runtime"]) for r in rows))
     found = {(r["shape"], r["batch"], r["threads"], r["runtime"], r["model"]): r for r in rows}
     speed = ["| shape | batch | threads | runtime | Std-ViT ms | timm | TCP, slice | TCP, joint |"]
@@ -192,7 +200,7 @@ def main() -> None:
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 32])
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--runtimes", nargs="+", default=list(RUNTIMES), choices=list(RUNTIMES))
-    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--seconds", type=float, default=1.5, help="for all models of a setting, each twice at least")
     parser.add_argument("--keep", action="store_true", help="keep other settings that the record has")
     parser.add_argument("--tables", action="store_true", help="fill the page from the record and do nothing else")
     asked = parser.parse_args()
@@ -202,7 +210,11 @@ def main() -> None:
         for shape in asked.shapes:
             with tempfile.TemporaryDirectory() as folder:
                 for batch, threads, runtime in product(asked.batches, asked.threads, asked.runtimes):
-                    new = measure(shape, batch, threads, runtime, asked.seconds, Path(folder))
+                    first = threads == asked.threads[0]
+                    if runtime == "compile" and not first:
+                        continue
+                    memory = first and batch == max(asked.batches)
+                    new = measure(shape, batch, threads, runtime, asked.seconds, Path(folder), memory)
                     where = {"shape": shape, "batch": batch, "threads": threads, "runtime": runtime}
                     rows = [row for row in rows if not where.items() <= row.items()] + new
                     print(where, [(row["model"], row["ms"], row["speedup"]) for row in new], flush=True)

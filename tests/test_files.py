@@ -9,10 +9,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from tcpvit import files
+from tcpvit.cli.app import main
 from tcpvit.data.files import data_root
 from tcpvit.files import (
+    check_writable,
     expand_user,
     open_unlinked,
     read_json,
@@ -115,3 +118,50 @@ def test_a_user_without_a_home_is_told_what_to_write(monkeypatch):
         expand_user("~/images")
     with pytest.raises(ValueError, match="no home folder to keep data sets in; name one by TCPVIT_DATA"):
         data_root(None)
+
+
+def test_places_that_cannot_be_written_are_named_before_the_work(tmp_path):
+    (tmp_path / "file").touch()
+    check_writable(tmp_path / "new", tmp_path / "a" / "b" / "new", tmp_path / "file")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    with pytest.raises(ValueError, match="is a folder; name a file in it"):
+        check_writable(tmp_path)
+    with pytest.raises(ValueError, match=r"file/new cannot be written: .*/file is no folder; name another place"):
+        check_writable(tmp_path / "file" / "new")
+    if Path("/proc/self").exists():
+        with pytest.raises(OSError, match="/proc/new cannot be written, as nothing can be in /proc"):
+            check_writable("/proc/new")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "explain tcp_vit_cifar_plus a.png --out PLACE",
+        "predict tcp_vit_cifar_plus a.png --out PLACE/a.csv",
+        "predict tcp_vit_cifar_plus a.png --sheet PLACE/a.png",
+        "predict tcp_vit_cifar_plus a.png --images PLACE",
+        "predict tcp_vit_pet a.png --images PLACE",
+        "export tcp_vit_cifar_plus --format torch-export --out PLACE/a.pt2",
+        "page tcp_vit_cifar_plus --out PLACE/a.html",
+        "scene split materials --out PLACE/a.npz",
+        "scene info materials --images PLACE",
+        "analyze --figure PLACE/a.png",
+        "tensorize tcp_vit_cifar_plus --tube 3 --out PLACE",
+        "train --set schedule.epochs=1 --data digits-on-photos --runs PLACE --quiet",
+        "compare --data digits-on-photos --runs PLACE",
+        "reproduce segmentation --out PLACE",
+        "demo --runs PLACE",
+    ],
+)
+def test_every_verb_that_writes_says_so_in_one_sentence(line, tmp_path, monkeypatch, capsys):
+    """A file stands where a folder should."""
+    monkeypatch.chdir(tmp_path)
+    Image.new("RGB", (32, 32)).save("a.png")
+    Path("file").write_text("kept")
+    assert main(line.replace("PLACE", "file/inside").split()) == 1
+    said = capsys.readouterr()
+    (sentence,) = [text for text in said.err.splitlines() if text.startswith("tcpvit: ")]
+    assert "file" in sentence
+    assert "Errno" not in sentence
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.png", "file"]
+    assert Path("file").read_text() == "kept"

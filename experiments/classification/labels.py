@@ -85,9 +85,9 @@ RECIPES = {
 LABELS |= {f"std-{name}": f"Std-ViT, {said}" for name, said in RECIPES.items()}
 LABELS |= {f"tcp-{name}": f"TCP-ViT as in the paper, {said}" for name, said in RECIPES.items()}
 LABELS |= {  # `experiments.classification.small`: overlapping patches, depthwise filters in the FFN, pooled attention
-    "tcp-44k": "`tcp_vit_cifar_44k`: 80 wide, 4 slices",
-    "std-44k": "`std_vit_cifar_44k`, its dense twin: 40 wide",
-    "tcp-120k": "`tcp_vit_cifar_120k`: 120 wide, 4 slices, 3 blocks",
+    "tcp-44k": "`tcp_vit_cifar_44k`: 68 wide, 2 slices, 4 blocks",
+    "std-44k": "`std_vit_cifar_44k`, its dense twin: 34 wide, 4 blocks",
+    "tcp-120k": "`tcp_vit_cifar_120k`: 92 wide, 2 slices, 6 blocks",
     "tcp-96-r1": "TCP-ViT, 96 wide, hidden layer as wide, slices not shuffled",
     "tcp-80-r2": "TCP-ViT, 80 wide, hidden layer twice as wide, slices not shuffled",
     "tcp-80-r2-shuffle": "TCP-ViT, 80 wide, hidden layer twice as wide",
@@ -97,7 +97,9 @@ LABELS |= {  # `experiments.classification.small`: overlapping patches, depthwis
     "std-48-r1": "dense, 48 wide, hidden layer as wide",
     "std-40-r2": "dense, 40 wide, hidden layer twice as wide",
     "std-40-fine": "dense, 40 wide, 3 blocks, patches of 2×2",
+    "std-28-fine-deep": "dense, 28 wide, 6 blocks, patches of 2×2",
     "tcp-52-fine": "TCP-ViT of 2 slices, 52 wide, 3 blocks, patches of 2×2",
+    "tcp-76-fine-shared": "TCP-ViT of 2 slices with shared weights, 76 wide, 3 blocks, patches of 2×2",
 }
 # The same models, with another rate for slices.
 SAME = {"joint-sqrt-lr": "joint-full-lr", "large-sqrt": "large-81x3"}

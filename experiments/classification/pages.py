@@ -6,11 +6,9 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING
 
-from experiments.classification.labels import FINE, PLUS, PRESETS, WIDE
+from experiments.classification.labels import FINE, PLUS, WIDE
 from experiments.classification.tables import (
-    Runs,
     at_own_rate,
-    best_ways,
     by_model,
     changes,
     choice_table,
@@ -36,7 +34,6 @@ from experiments.classification.tables import (
 )
 from experiments.figures.frontier import Point, draw_frontier
 from experiments.pages import Blocks, figure, markdown, write_pages
-from experiments.seeds import on_common_seeds
 from tcpvit.compare.classification import draw_pair
 from tcpvit.compare.study import Places, Record
 from tcpvit.figures.style import save_figure
@@ -46,20 +43,20 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SHORT = {
-    "std": "width 48",
-    "std-28": "width 28",
+    "std": "dense 48",
+    "std-28": "dense 28",
     "paper": "the paper's",
+    "paper-norm": "the paper's, one norm",
     PLUS: "plus",
     WIDE: "wide",
     FINE: "sub-patch",
-    "tcp-44k": "44k",
-    "std-44k": "44k",
-    "tcp-120k": "120k",
+    "tcp-44k": "TCP 44k",
+    "std-44k": "dense 44k",
+    "tcp-120k": "TCP 120k",
 }
 MS = "ms an image, forward"
 STEM = "classification_"  # of the figures
 TIMES = Path("bench/classification.json")  # beside the records: measured in one interleaved run
-SMALL_TIMES = Path("bench/small.json")
 
 
 def write(places: Places) -> list[Path]:
@@ -99,12 +96,7 @@ def blocks(places: Places) -> dict[str, Blocks]:
             "proxy": markdown(proxy_table(group(records, "proxy"))),
         },
         "small.md": {
-            "small": markdown(
-                *(
-                    small_table(group(records, name), _all_times(places, SMALL_TIMES))
-                    for name in ("small-long", "small")
-                )
-            ),
+            "small": markdown(small_table(group(records, "small"), _all_times(places))),
             "trials": markdown(held_out_table("trials", group(records, "small-screen"))),
         },
         "classification_runs.md": {
@@ -127,41 +119,20 @@ def blocks(places: Places) -> dict[str, Blocks]:
 
 def _times(places: Places) -> dict[str, float]:
     """Milliseconds an image by model, if they were measured."""
-    return {name: row["forward_ms"] for name, row in _all_times(places, TIMES).items()}
+    return {name: row["forward_ms"] for name, row in _all_times(places).items()}
 
 
-def _all_times(places: Places, file: Path) -> dict[str, dict[str, float]]:
+def _all_times(places: Places) -> dict[str, dict[str, float]]:
     """What was measured of each model."""
-    path = places.results.parent / file
+    path = places.results.parent / TIMES
     return {row["name"]: row for row in read_json(path)["rows"]} if path.is_file() else {}
 
 
 def draw(records: list[Record], times: dict[str, float]) -> Figure | None:
-    """Finalists; every model of 12 epochs at its own rate if that was run, else at the common one; all short runs."""
-    final = _on_seeds_of_presets(settled(group(records, "final"), judges(records)))
-    own = at_own_rate(records)
-    gap = by_model(group(records, "gap")) | {runs[0]["name"]: runs for runs in own.values()}
-    names = {own[model][0]["name"] if model in own else model: said for model, said in SHORT.items()}
-    rows: dict[str, dict[str, Point]] = {}
-    small, long = (by_model(group(records, name)) for name in ("small", "small-long"))
-    short = best_ways(short_runs(records))
-    for runs, named in ((long, SHORT), (final, SHORT), (gap, names), (small, SHORT), (short, SHORT)):
-        if runs:
-            one = next(iter(runs.values()))[0]
-            title = f"{one['measured_on'].split()[0]} top-1 (%), {one['epochs']} epochs"
-            points = {name: _point(found, named.get(name, ""), times) for name, found in runs.items()}
-            rows[title] = points | rows.get(title, {})  # with `--epochs`, several parts may share a row
-    drawn = {title: list(points.values()) for title, points in rows.items()}
-    return draw_frontier(drawn, ["parameters", MS] if times else ["parameters"]) if drawn else None
-
-
-def _on_seeds_of_presets(runs: Runs) -> Runs:
-    """Our presets and the dense models on the seeds that all of them have; another model if it has these seeds too."""
-    ours = [name for name in PRESETS if not name.startswith("paper") and name in runs]
-    common = on_common_seeds({name: runs[name] for name in ours})
-    seeds = {run["seed"] for found in common.values() for run in found}
-    others = {name: [run for run in found if run["seed"] in seeds] for name, found in runs.items() if name not in ours}
-    return {name: found for name, found in (common | others).items() if found and len(found) == len(seeds)}
+    """The finalists on test images, those of the small ViTs among them."""
+    runs = settled(group(records, "final"), judges(records)) | by_model(group(records, "small"))
+    points = [_point(found, SHORT.get(name, ""), times) for name, found in runs.items()]
+    return draw_frontier("test top-1 (%)", points, ["parameters", MS] if times else ["parameters"]) if points else None
 
 
 def _point(runs: list[Record], name: str, times: dict[str, float]) -> Point:

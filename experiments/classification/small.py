@@ -5,7 +5,7 @@ patches by convolutions, depthwise 3×3 filters in the FFN, attention between po
 head. A dense ViT gets all of it; c-products buy it twice the width for the same weights.
 
 - `small-screen`: short runs on held-out training images, as many of the dense ViT as of the TCP-ViT;
-- `small`: the finals, test images, as long as `gap`; `small-long`: the same for the recipe's 40 epochs.
+- `small`: the finals, test images, the recipe's 40 epochs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ HELD_OUT = (
     "schedule.epochs=2",
     "schedule.warmup_epochs=0.5",
 )
-SCHEDULE = "schedule.epochs=12"  # of the finals: what two busy cores trained in an hour
 SPATIAL = {"patch_embed": "conv", "class_token": False, "global_pool": "avg", "positions": False, "local": 3}
 SPATIAL |= {"attention_pool": 2, "zero_residual": True, "depth": 2}
 
@@ -39,6 +38,10 @@ def near(kind: str, width: int, stem: int | None, ratio: float, **options: objec
     return (f"model.name={kind}_vit_cifar", *(f"model.options.{key}={value}" for key, value in chosen.items()))
 
 
+# Patches of 2 pixels, which attend to the means of 4 × 4 of them.
+FINE = {"patch_size": 2, "depth": 3, "attention_pool": 4}
+FINE_TCP = {**FINE, "tube": 2, "num_heads": 2}
+
 # At most 44.5K parameters, the same trials for both.
 TRIED = {
     "tcp-96-r1": near("tcp", 96, 44, 1.0),
@@ -49,23 +52,21 @@ TRIED = {
     "tcp-56-tube-2": near("tcp", 56, 50, 2.0, coupling="[norm,shuffle]", tube=2),
     "std-32-deep": near("std", 32, 48, 2.0, depth=3),
     "tcp-64-deep": near("tcp", 64, 64, 2.0, coupling="[norm,shuffle]", depth=3),
-    "std-40-fine": near("std", 40, None, 2.0, patch_size=2, depth=3, attention_pool=4),
-    "tcp-52-fine": near(
-        "tcp", 52, None, 2.0, coupling="[norm,shuffle]", tube=2, num_heads=2, patch_size=2, depth=3, attention_pool=4
-    ),
+    "std-40-fine": near("std", 40, None, 2.0, **FINE),
+    "std-28-fine-deep": near("std", 28, None, 2.0, **FINE | {"depth": 6}),
+    "tcp-52-fine": near("tcp", 52, None, 2.0, coupling="[norm,shuffle]", **FINE_TCP),
+    "tcp-76-fine-shared": near("tcp", 76, None, 2.0, coupling="[norm,shared,mix]", **FINE_TCP),
 }
 RATES = {
     "std-40-r2": (0.004, 0.008, 0.016),
     "tcp-80-r2-shuffle": (0.004, 0.008),
     "tcp-56-tube-2": (0.008, 0.016),
-    **dict.fromkeys(("std-32-deep", "std-40-fine", "tcp-52-fine"), (0.008,)),
+    **dict.fromkeys(("std-32-deep", *(name for name in TRIED if "fine" in name)), (0.008,)),
 }  # else 0.004
-# Each at the rate that its trials chose; slow ones are evaluated every fourth epoch.
-SLOWLY = ("optimizer.lr=0.004", "evaluation.every=4")
+# What the trials chose; evaluated every fourth epoch.
+SLOWLY = ("optimizer.lr=0.008", "evaluation.every=4")
 FINALS = {
-    "tcp-44k": ("model.name=tcp_vit_cifar_44k", *SLOWLY),
-    "std-44k": ("model.name=std_vit_cifar_44k", "optimizer.lr=0.008"),
-    "tcp-120k": ("model.name=tcp_vit_cifar_120k", *SLOWLY),
+    name: (f"model.name={name.replace('-', '_vit_cifar_')}", *SLOWLY) for name in ("tcp-44k", "std-44k", "tcp-120k")
 }
 
 
@@ -77,6 +78,5 @@ def planned() -> list[Planned]:
             for name in TRIED
             for rate in RATES.get(name, (0.004,))
         ),
-        *(Planned("small", name, RECIPE, (*FINALS[name], SCHEDULE), seed) for seed, name in product(SEEDS, FINALS)),
-        *(Planned("small-long", name, RECIPE, FINALS[name], seed) for seed, name in product(SEEDS, FINALS)),
+        *(Planned("small", name, RECIPE, FINALS[name], seed) for seed, name in product(SEEDS, FINALS)),
     ]

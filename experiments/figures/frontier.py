@@ -33,28 +33,24 @@ class Point:
     deviation: float = 0.0  # of the accuracy, drawn as a bar
 
 
-def draw_frontier(rows: Mapping[str, Sequence[Point]], panels: Sequence[str]) -> Figure:
-    """A row of panels for each title, a panel for each cost; a model without that cost is left out of its panel.
+def draw_frontier(title: str, points: Sequence[Point], panels: Sequence[str]) -> Figure:
+    """A panel for each cost; a model without that cost is left out of its panel.
 
     >>> cheap = Point("a", "tcp", {"parameters": 40_000}, 64.0)
     >>> dear, beaten = Point("b", "std", {"parameters": 119_000}, 70.0), Point("c", "std", {"parameters": 50_000}, 60.0)
     >>> [point.name for point in frontier([dear, cheap, beaten], "parameters")]
     ['a', 'b']
-    >>> len(draw_frontier({"12 epochs": [dear, cheap], "4 epochs": [beaten]}, ["parameters"]).axes)
-    2
+    >>> len(draw_frontier("top-1 (%)", [dear, cheap, beaten], ["parameters"]).axes)
+    1
     """
-    if not rows or not panels or not all(rows.values()):
-        raise ValueError("draw_frontier needs at least one point in each row, and one panel")
     with house_style() as Figure:
-        figure = Figure(figsize=(TEXT_WIDTH, 0.6 + 2.4 * len(rows)), layout="constrained")
-        grid = figure.subplots(len(rows), len(panels), squeeze=False, sharey="row", sharex="col")
-        for axes, (title, points) in zip(grid, rows.items(), strict=True):
-            for panel, cost in zip(axes, panels, strict=True):
-                _draw_panel(panel, [point for point in points if cost in point.costs], cost)
-            axes[0].set_ylabel(title)
-        for panel, cost in zip(grid[-1], panels, strict=True):
+        figure = Figure(figsize=(TEXT_WIDTH, 3.4), layout="constrained")
+        axes = figure.subplots(1, len(panels), squeeze=False, sharey="row")[0]
+        for panel, cost in zip(axes, panels, strict=True):
+            _draw_panel(panel, [point for point in points if cost in point.costs], cost)
             panel.set_xlabel(cost)
-        handles, labels = grid[0][0].get_legend_handles_labels()
+        axes[0].set_ylabel(title)
+        handles, labels = axes[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
         return figure
 
@@ -112,4 +108,4 @@ def _draw_panel(panel: Any, points: list[Point], cost: str) -> None:
     panel.grid(color=FAINT)
     panel.margins(y=0.1)
     span = (high - low) or high
-    panel.set_xlim(low - 0.35 * span, high + 0.3 * span)  # room for names
+    panel.set_xlim(low - 0.55 * span, high + 0.55 * span)  # room for names

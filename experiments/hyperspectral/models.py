@@ -29,7 +29,12 @@ _vit: tuple[Words, ...] = (
     ("lr=4e-3", "options.kept=16", "epochs=20"),
 )
 FLATTENED = ("flatten=1",)
-NOT_FLATTENED = {"tcp_scene-plain": "tcp_scene", "std_scene-plain": "std_scene"}  # between fields, else as chosen
+# Between fields, else as chosen: a model and what is changed. Dropout did best among the levers, for both.
+VARIANTS: dict[str, tuple[str, Words]] = {
+    f"{model}-{variant}": (model, words)
+    for variant, words in {"plain": ("flatten=0",), "dropout": ("options.drop_rate=0.2",)}.items()
+    for model in ("tcp_scene", "std_scene")
+}
 AS_W = ("tcp_scene_stem", "tcp_scene_shuffle")  # have no trials of their own and take what W chose
 _svm: tuple[Words, ...] = tuple(("C=100", f"kept={k}", f"scaled={s}") for s in ("true", "false") for k in (20, 32))
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from experiments.hyperspectral.figures import draw_kept
 from experiments.hyperspectral.tables import (
+    IN_SHORT,
     SPLITS,
     Runs,
     ablation_table,
@@ -30,7 +31,7 @@ def write(places: Places) -> list[Path]:
     records = places.records()
     drawn = draw_kept({kind: _by_kept(records, kind) for kind in SPLITS})
     files = [] if drawn is None else save_figure(drawn, places.pages / STEM, ["svg"])
-    return [*write_pages(places, blocks(places), {}), *files]
+    return [*write_pages(places, blocks(places), readme(places)), *files]
 
 
 def _by_kept(records: list[Record], kind: str) -> Runs:
@@ -38,6 +39,11 @@ def _by_kept(records: list[Record], kind: str) -> Runs:
     runs = ablations(records, kind)
     chosen = {f"kept-{run['settings']['options']['kept']}": runs["w"] for run in runs["w"]}
     return {**chosen, **runs}
+
+
+def readme(places: Places) -> Blocks:
+    """The block of the README."""
+    return {"scenes": markdown(model_table(places.records(), IN_SHORT))}
 
 
 def blocks(places: Places) -> dict[str, Blocks]:

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from experiments.hyperspectral.cube import Kind, indian_pines
-from experiments.hyperspectral.models import ABLATIONS, AS_W, LEVERS, MODELS, NOT_FLATTENED, trials
+from experiments.hyperspectral.models import ABLATIONS, AS_W, LEVERS, MODELS, VARIANTS, trials
 from experiments.hyperspectral.pages import write
 from experiments.hyperspectral.peers import CLASSICAL
 from experiments.hyperspectral.runs import Settings, run
@@ -73,9 +73,9 @@ def planned() -> list[Planned]:
             for model in MODELS
         ]
     plan += [
-        fit("disjoint", name, (*MODELS[model], "flatten=0"), seed, "disjoint", model)
+        fit("disjoint", name, (*MODELS[model], *words), seed, "disjoint", model)
         for seed in SEEDS["disjoint"]
-        for name, model in NOT_FLATTENED.items()
+        for name, (model, words) in VARIANTS.items()
     ]
     for kind in SEEDS:
         plan += [

@@ -11,11 +11,14 @@ import stat
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
+from itertools import count
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
+
+T = TypeVar("T")
 
 TEMPORARY = ".tmp"
 DAY = 24 * 3600.0
@@ -132,6 +135,31 @@ def _with_all_below(path: Path) -> Iterator[Path]:
         yield from (Path(place, name) for name in (*folders, *files))
 
 
+def check_writable(*places: str | Path) -> None:
+    """Raise unless files can be written at all of these places: before the work whose results they are to hold."""
+    for place in map(Path, places):
+        if place.is_dir():
+            raise ValueError(f"{place} is a folder; name a file in it")
+        above = next(parent for parent in place.absolute().parents if parent.exists() or parent.is_symlink())
+        if not above.is_dir():
+            raise ValueError(f"{place} cannot be written: {above} is no folder; name another place")
+        try:
+            with tempfile.TemporaryFile(dir=above):
+                pass
+        except OSError as error:
+            raise WriteError(
+                error.errno, f"{place} cannot be written, as nothing can be in {above} ({error.strerror})"
+            ) from error
+
+
+def keep_apart(folders: Iterable[str | Path], searched: Iterable[str | Path]) -> None:
+    """Raise if we would write into a folder that is searched: the next call would take our files for the user's."""
+    places = {os.path.realpath(place): place for place in searched if os.path.isdir(place)}
+    for folder in folders:
+        if (place := places.get(os.path.realpath(folder))) is not None:
+            raise ValueError(f"what is written into {place} would be read as the next input; name another folder")
+
+
 def keep_inputs(places: Iterable[str | Path], inputs: Iterable[str | Path]) -> None:
     """Raise if one of the places to write to is a file that is read here, by whatever name it is called."""
     read = {_identity(Path(path)): path for path in inputs}
@@ -158,6 +186,45 @@ def write_inside(folder: Path, name: str | Path, content: bytes) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, content)
     return path
+
+
+def below_common(files: Iterable[str | Path]) -> list[Path]:
+    """Where each file lies below the folder that all of them share, as they are named, also where they are links.
+
+    >>> below_common(["scans/day1/a.png", "scans/day2/a.png"])
+    [PosixPath('day1/a.png'), PosixPath('day2/a.png')]
+    """
+    places = [Path(os.path.abspath(file)) for file in files]
+    common = os.path.commonpath([place.parent for place in places])
+    return [place.relative_to(common) for place in places]
+
+
+def names_below_common(files: Iterable[str | Path], ending: str) -> list[Path]:
+    """A name for each file with this ending, in the folders below their common one; no two are the same.
+
+    >>> names_below_common(["pets/cat.jpg", "pets/cat.png"], ".png")
+    [PosixPath('cat.png'), PosixPath('cat.png.png')]
+    """
+
+    def name(place: Path, number: int) -> str:
+        return str(place.with_suffix(ending) if number == 1 else place.with_name(place.name + ending * (number - 1)))
+
+    return list(map(Path, free_names(below_common(files), name)))
+
+
+def free_names(items: Iterable[T], name: Callable[[T, int], str]) -> list[str]:
+    """A name for each item: the first of name(item, 1), name(item, 2), ... that no item before it has.
+
+    Upper and lower case are taken for the same, as some file systems do.
+
+    >>> free_names(["cat.png", "Cat.jpg"], lambda file, number: f"{file[:3]}-{number}" if number > 1 else file[:3])
+    ['cat', 'Cat-2']
+    """
+    names: dict[str, str] = {}
+    for item in items:
+        free = next(found for number in count(1) if (found := name(item, number)).lower() not in names)
+        names[free.lower()] = free
+    return list(names.values())
 
 
 def open_unlinked(path: Path) -> IO[str]:

@@ -16,11 +16,12 @@ def interleaved(
     contenders: Mapping[Name, Callable[[], object]],
     seconds: float = 2.0,
     clock: Callable[[], float] = time.perf_counter,
+    least: int = 3,
 ) -> dict[Name, float]:
     """The best time of each contender in seconds, all of them called in turns for about `seconds` in all.
 
-    Every contender is called at least three times after one call that warms it up. `time.thread_time` as the clock of a
-    single thread leaves out what other processes take.
+    Every contender is called at least `least` times after one call that warms it up. `time.thread_time` as the clock of
+    a single thread leaves out what other processes take.
 
     >>> best = interleaved({"short": lambda: time.sleep(0.001), "long": lambda: time.sleep(0.004)}, seconds=0.05)
     >>> best["short"] < best["long"]
@@ -31,7 +32,7 @@ def interleaved(
         run()
     best = dict.fromkeys(contenders, float("inf"))
     rounds, end = 0, time.perf_counter() + seconds
-    while rounds < 3 or time.perf_counter() < end:
+    while rounds < least or time.perf_counter() < end:
         for name, run in contenders.items():
             start = clock()
             run()

@@ -34,7 +34,7 @@ from tcpvit.timing import interleaved
 from tcpvit.training import recipe
 
 ENDLESS = ("serve",)  # its own tests start and stop it
-SLOW = ("torchrun", "--seeds 3", "tensorize", "reproduce segmentation")
+SLOW = ("torchrun", "--seeds 3", "--epochs 40", "tensorize", "reproduce segmentation")
 SHORT_SET = """from tcpvit.data import digits_on_photos
 digits_on_photos.load.__kwdefaults__["sizes"] = (60, 20, 30)
 """

@@ -7,6 +7,8 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -45,9 +47,11 @@ def place(tmp_path_factory) -> Path:
     """A folder with the recipe small.yaml and its comparison in runs/pair."""
     folder = tmp_path_factory.mktemp("compare")
     (folder / "small.yaml").write_text(Recipe.from_dict(SETTINGS).to_yaml())
-    done = start(folder, "compare", "small.yaml", "--name", "pair")
-    (folder / "stdout").write_text(done.communicate()[0])
-    assert done.returncode == 0
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(StringIO()) as printed:
+        patch.chdir(folder)
+        patch.setenv("COLUMNS", "100")
+        assert cli.main(["compare", "small.yaml", "--name", "pair"]) == 0
+    (folder / "stdout").write_text(printed.getvalue())
     return folder
 
 

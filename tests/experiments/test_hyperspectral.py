@@ -90,7 +90,7 @@ def test_peers_have_about_the_size_of_their_papers_layers(name, parameters):
 
 def test_every_model_has_as_many_trials_and_every_run_a_label():
     assert {len(models.trials(model, kind)) for model in models.MODELS for kind in plan.SEEDS} == {4}
-    assert {*models.MODELS, *models.NOT_FLATTENED} == set(tables.LABELS)
+    assert {*models.MODELS, *models.VARIANTS} == set(tables.LABELS)
     assert {"w", *models.ABLATIONS} == set(tables.ABLATION_LABELS)
     assert {f"{name}.{lever}" for lever in tables.LEVER_LABELS for name in ("tcp_scene", "std_scene")} == set(
         models.LEVERS

@@ -138,7 +138,7 @@ def _value(random: Random, name: str, number: bool, yaml: bool = False) -> tuple
 
 
 def _bad_word(random: Random, verb: str, words: list[str]) -> bool:
-    place = random.randrange(1, len(words) + 1)
+    place = random.randrange(min(1, len(words)), len(words) + 1)  # the verb may be gone already
     word = random.choice((*WORDS, *PLACES))
     if place < len(words) and random.random() < 0.6 and not words[place].startswith("-"):
         words[place] = word
@@ -156,12 +156,12 @@ def _broken_line(random: Random, verb: str, words: list[str]) -> bool:
         words += [option[:-1], "x"]
     elif kind == 2:
         words.append(f"--{random.choice(WORDS)}")
-    elif kind == 3:
+    elif kind == 3 and words:
         del words[random.randrange(len(words))]
         if words[:1] != [verb] and words[:1] in (["demo"], ["bench"]):
             words.insert(0, verb)
     else:
-        words[0] = random.choice((verb[:-1], verb.upper(), *WORDS))
+        words[:1] = [random.choice((verb[:-1], verb.upper(), *WORDS))]
     return False
 
 

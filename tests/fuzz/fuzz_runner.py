@@ -165,6 +165,8 @@ def _auditor(folder: Path, watch: int, network: bool) -> Callable[[str, tuple[An
             return f"program started: {args[:2]}"
         if event == "socket.connect" and isinstance(args[1], tuple):
             return None if network else f"connection to {args[1]}"
+        if event == "open" and not isinstance(args[0], int) and os.path.isdir(args[0]):
+            return None  # what opens a folder tries whether it can be written, by a file without a name
         if event == "open" and not isinstance(args[0], int) and args[2] & WRITING:
             exclusive = args[2] & os.O_NOFOLLOW or args[2] & os.O_EXCL
             return None if is_inside(args[0], None, follow=not exclusive) else f"written outside: {args[0]!r}"

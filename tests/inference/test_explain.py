@@ -70,11 +70,11 @@ def test_attention_is_the_models_and_rollout_follows_it(image):
 def test_without_a_class_token_it_is_where_the_pooled_patches_look_on_average(image):
     model = create_model("tcp_vit_cifar_44k", zero_residual=False).eval()
     found = explain(model, image)
-    maps = torch.stack(model.attention_maps(image))  # (L, 1, H, 16, 16)
-    assert found.attention.shape == (2, 1, 4, 8, 8)
-    assert found.by_slice.shape == (4, 8, 8)
-    few = maps[1, 0, 2].mean(0).view(4, 4)
-    torch.testing.assert_close(found.attention[1, 0, 2], few.repeat_interleave(2, 0).repeat_interleave(2, 1) / 4)
+    maps = torch.stack(model.attention_maps(image))  # (L, 1, H, 16, 16): means of 4×4 tokens
+    assert found.attention.shape == (4, 1, 2, 16, 16)
+    assert found.by_slice.shape == (2, 16, 16)
+    few = maps[1, 0, 1].mean(0).view(4, 4)
+    torch.testing.assert_close(found.attention[1, 0, 1], few.repeat_interleave(4, 0).repeat_interleave(4, 1) / 16)
     torch.testing.assert_close(found.rollout.sum(), torch.tensor(1.0))
 
 
@@ -173,6 +173,28 @@ def test_true_masks_are_fitted_as_their_images(tmp_path, monkeypatch, capsys):
     assert "has no mask of the name of in/a.2.jpg" in capsys.readouterr().err
     assert main(["explain", "tcp_vit_cifar_plus", "in/a.1.jpg", "--truth", "true/a.1.png"]) == 1
     assert "true masks are for a segmenter" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["tcp_vit_video_colour", "tcp_vit_cifar"])
+def test_attention_within_frames_and_along_the_depth_is_followed(name):
+    torch.manual_seed(0)
+    options = {"img_size": (8, 16, 16), "patch_size": (4, 8, 8), "depth": 2, "factorised": True}
+    model = create_model(name, **options).eval()
+    found = explain(model, torch.randn(1, 3, 8, 16, 16))
+    assert found.attention.shape[3:] == found.rollout.shape[1:] == found.by_slice.shape[1:] == (2, 2, 2)
+    shares = found.attention.flatten(3).sum(-1)
+    assert (shares > 0.2).all()
+    assert (shares < 1).all()  # the rest is the class token's look at itself
+    assert found.by_depth.sum() == pytest.approx(found.by_slice.sum().item(), abs=1e-4)
+
+
+def test_figures_do_not_become_images_of_the_next_call(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Image.new("RGB", (32, 32)).save("a.jpg")
+    for verb, option in (("explain", "--out"), ("predict", "--images")):
+        assert main([verb, "tcp_vit_cifar_plus", ".", option, "."]) == 1
+        assert "would be read as the next input; name another folder" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["a.jpg"]
 
 
 def test_figures_are_never_written_over_images(tmp_path, monkeypatch, capsys):

@@ -16,8 +16,9 @@ from PIL import Image
 
 import tcpvit
 from tcpvit import cli
+from tcpvit.data.walk import find_images
 from tcpvit.inference import load_model
-from tcpvit.inference.predict import find_images, predict_files
+from tcpvit.inference.predict import predict_files
 from tcpvit.training import train
 
 NAMES = ["class 0", "class 1", "class 2"]  # of the made images
@@ -140,7 +141,10 @@ def test_csv_json_and_images_one_by_one(run, place):
         (["run", "empty"], "there are no images in empty; looked for .bmp, .gif, .jpeg"),
         (["run", "missing.png"], "missing.png is neither a file nor a folder"),
         (["tcp_vit_cifar", "images"], "tcp_vit_cifar is a preset with random weights"),
-        (["tcp_vit_cifar", "images"], "or take one that comes with weights: std_vit_cifar, tcp_vit_cifar_plus, "),
+        (
+            ["tcp_vit_cifar", "images"],
+            "or take one that comes with weights: std_vit_cifar, std_vit_cifar_44k, tcp_vit_cifar_44k, ",
+        ),
         (["run/missing", "images"], "'run/missing' is no run folder, no saved model and no preset"),
         (["tcp_vit_pt", "images"], "no preset; did you mean 'tcp_vit_pet'?"),
         (["run", "images", "--top", "0"], "top and batch_size are at least 1"),

@@ -86,7 +86,12 @@ def test_pixels_without_numbers_have_no_class(run):
     assert missing.min(0).tolist() == [9, 19]
     assert len(missing) == 9
     assert (found.confidence[found.classes == 0] == 0).all()
-    assert "9 pixels were left out" in found.table().notes[-1]
+    assert "9 pixels left out: their windows hold values that are no finite numbers" in found.table().notes
+    gone = np.isnan(cube).any(-1)  # and where the file says so, that pixel alone
+    found = classify_scene(load_model(run), replace(scene, data=cube, missing=gone))
+    assert ((found.classes == 0) == gone).all()
+    assert (found.confidence[gone] == 0).all()
+    assert "1 pixels left out: they have no data" in found.table().notes
 
 
 def test_only_the_bands_of_the_training_are_used(run, tmp_path):

@@ -12,8 +12,9 @@ import tcpvit
 from tcpvit.cli.predict import predict
 from tcpvit.data import load_dataset
 from tcpvit.inference.evaluate import measure
+from tcpvit.inference.inputs import as_volume_files
 from tcpvit.inference.loading import load_model
-from tcpvit.inference.volumes import as_volume_files, segment_volume, slide
+from tcpvit.inference.volumes import segment_volume, slide
 from tcpvit.models import SegmenterConfig
 from tcpvit.training import load_recipe, train
 from tcpvit.training.preprocessing import PREPROCESSING
@@ -164,7 +165,7 @@ def test_clips_are_labelled_and_written_with_their_label(tmp_path, capsys):
     predict(str(tmp_path / "run"), [tmp_path / "in"], images=tmp_path / "out", sheet=tmp_path / "sheet.png")
     row = next(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert row["label_1"] in ("left", "right", "up", "down")
-    with av.open(str(tmp_path / "out" / "000-walk.mp4")) as container:
+    with av.open(str(tmp_path / "out" / "walk.mp4")) as container:
         frames = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
     assert len(frames) == 10
     assert frames[0].shape[0] > frames[0].shape[1]  # the label stands below

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from tcpvit.layers import Block, Coupling, TAttention, TBlock, TLayerNorm, TMlp, reference
+from tcpvit.layers.attention import attend, into_groups, maps_of_all, out_of_groups, softmax_maps, split_heads
 from tcpvit.layers.reference import PaperEncoder
 
 F64 = torch.float64
@@ -176,3 +177,17 @@ def test_errors():
         TAttention(6, 2, 3, attention="joined")
     with pytest.raises(ValueError, match="did you mean 'spatial'"):
         TMlp(6, 12, 3, activation_domain="spacial")
+
+
+@pytest.mark.parametrize("along", ["space", "time"])
+@pytest.mark.parametrize("joint", [False, True])
+def test_maps_of_all_tokens_do_to_the_values_what_attention_in_groups_does(along, joint):
+    grid = (3, 2, 2)
+    qkv = torch.randn(3, 2, 1 + 12, 3 * 8)
+    wanted = out_of_groups(attend(into_groups(qkv, grid, along), 2, joint=joint), grid, along)
+    q, k, _ = split_heads(into_groups(qkv, grid, along), 2, joint=joint)
+    maps = softmax_maps(q, k) if joint else softmax_maps(q, k).unflatten(0, (3, -1))
+    whole = maps_of_all(maps, grid, along)  # (C, B, H, N, N), or (B, H, N, N)
+    torch.testing.assert_close(whole.sum(-1), torch.ones(whole.shape[:-1]))
+    values = qkv.unflatten(-1, (3, 2, -1))[..., 2, :, :].transpose(2, 3)  # (C, B, H, N, d_h)
+    torch.testing.assert_close((whole @ values).transpose(2, 3).flatten(-2), wanted)

@@ -12,15 +12,17 @@ from tcpvit.layers import Block, TBlock, TubalLinear
 from tcpvit.layers.coupling import Coupling
 from tcpvit.layers.halves import attention_half, ffn_half
 from tcpvit.layers.kernels.build import is_built
+from tcpvit.timing import using_threads
 
 built = is_built("ffn_half") and is_built("attention_half")
 pytestmark = pytest.mark.skipif(not built, reason="no compiler here: the kernels are not built")
 CALLS = ("ffn_half", "attention_half")
+GRID = (5, 13)
 
 
 def taken(block, x):
     """Whether the attention half and the FFN half are taken."""
-    return attention_half(block, x) is not None, ffn_half(block, x, type(block.mlp)) is not None
+    return attention_half(block, x, GRID) is not None, ffn_half(block, x, GRID, type(block.mlp)) is not None
 
 
 def t_block(**options):
@@ -39,9 +41,15 @@ def t_block(**options):
         ({"activation_domain": "spatial"}, (True, False)),
         ({"gated": True}, (True, False)),
         ({"coupling": Coupling(shared=True)}, (True, True)),
-        ({"coupling": Coupling(shared=True), "attention": "joint"}, (False, True)),
-        ({"coupling": Coupling(shuffle=True)}, (False, False)),
-        ({"coupling": Coupling(norm=True)}, (False, False)),
+        ({"coupling": Coupling(shared=True), "attention": "joint"}, (True, True)),
+        ({"coupling": Coupling(shuffle=True)}, (True, True)),
+        ({"coupling": Coupling(norm=True)}, (True, True)),
+        ({"coupling": Coupling(norm=True, shared=True)}, (True, True)),
+        ({"coupling": Coupling(mix="rotation")}, (True, True)),
+        ({"coupling": Coupling(mix="rotation", partial=0.5)}, (False, False)),
+        ({"local": 3}, (True, True)),
+        ({"local": 3, "coupling": Coupling(norm=True, shuffle=True)}, (True, True)),
+        ({"attention_pool": 5}, (False, True)),  # of a grid of 5×13
         ({"coupling": Coupling(low_rank=2)}, (False, False)),
     ],
 )
@@ -60,10 +68,19 @@ def test_wide_slices_and_dense_blocks():
     assert taken(Block(192, 3), torch.randn(2, 65, 192)) == (False, False)
 
 
-def test_autocast_goes_layer_by_layer():
+def test_autocast_takes_them_where_weights_and_tokens_are_float32():
     block, x = t_block()
     with torch.autocast("cpu", torch.bfloat16):
-        assert taken(block, x) == (False, False)
+        assert taken(block, x) == (True, True)
+        assert taken(block, x.bfloat16()) == (False, False)
+        assert block(x).dtype == torch.float32
+        assert taken(Block(48, 4), torch.randn(2, 65, 48)) == (False, False)  # torch is faster there
+
+
+def test_filters_need_the_grid_of_all_tokens():
+    block, x = t_block(local=3)
+    assert ffn_half(block, x, None, type(block.mlp)) is None
+    assert ffn_half(block, x, (4, 4), type(block.mlp)) is None
 
 
 def seen(block, x, name):
@@ -120,14 +137,44 @@ def test_dense_blocks_with_a_layer_of_slices(name):
     assert block(x).shape == x.shape
 
 
-@pytest.mark.parametrize("attention", ["slice", "joint"])
-def test_gradients_equal_layer_by_layer(attention):
-    block = t_block(attention=attention)[0].double()
-    x = torch.randn(3, 4, 17, 16, dtype=torch.float64)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"attention": "joint"},
+        {"local": 3},
+        {"local": 5, "coupling": Coupling(shared=True)},
+        {"coupling": Coupling(norm=True)},
+        {"local": 3, "coupling": Coupling(shuffle=True, mix="rotation")},
+        {"coupling": Coupling(shared=True), "attention": "joint", "qkv_bias": False},
+        {"local": 3, "coupling": Coupling(norm=True, shared=True, mix="rotation"), "attention_pool": 2},
+        {"local": 3, "coupling": Coupling(norm=True, shuffle=True), "attention_pool": 2},
+        {"local": 3, "coupling": Coupling(norm=True, shuffle=True), "attention": "joint", "attention_pool": 2},
+    ],
+)
+def test_gradients_equal_layer_by_layer(options):
+    grid = (3, 5) if "local" not in options else (4, 18)
+    block = t_block(**options)[0].double()
+    x = torch.randn(3, 4, grid[0] * grid[1], 16, dtype=torch.float64)
+    assert_same_gradients(block, x, grid)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_gradients_of_dense_blocks_with_filters(threads):
+    with using_threads(threads):
+        assert_same_gradients(
+            Block(12, 3, local=3, attention_pool=2).double(), torch.randn(4, 64, 12, dtype=torch.float64), (8, 8)
+        )
+
+
+def assert_same_gradients(block, x, grid):
+    assert attention_half(block, x, grid) is not None
+    assert ffn_half(block, x, grid, type(block.mlp)) is not None
     plain = copy.deepcopy(block)
     for layer in (plain.norm1, plain.norm2):
         layer.register_forward_hook(lambda *_: None)
-    found = [torch.autograd.grad((b(x) ** 2).sum(), list(b.parameters())) for b in (block, plain)]
+    x.requires_grad_()
+    found = [torch.autograd.grad((b(x, grid) ** 2).sum(), [x, *b.parameters()]) for b in (block, plain)]
     for ours, theirs in zip(*found, strict=True):
         torch.testing.assert_close(ours, theirs)
 

@@ -81,7 +81,7 @@ def test_the_standard_families_have_deits_counts(size, millions):
     assert count(tcp.blocks) / count(std.blocks) == pytest.approx(1 / 3, abs=0.01)
 
 
-@pytest.mark.parametrize(("name", "total"), [("plus", 43_930), ("wide", 116_893), ("44k", 43_258), ("120k", 118_202)])
+@pytest.mark.parametrize(("name", "total"), [("plus", 43_930), ("wide", 116_893), ("44k", 43_934), ("120k", 113_818)])
 def test_the_presets_of_the_study_keep_within_their_budgets(name, total):
     assert sum(p.numel() for p in tcpvit.create_model(f"tcp_vit_cifar_{name}").parameters()) == total
 
@@ -118,8 +118,8 @@ def test_the_mean_of_all_tokens_is_taken_before_the_transform_or_behind_it():
 
 def test_maps_of_pooled_attention_are_those_of_pooled_tokens():
     maps = tcpvit.create_model("tcp_vit_cifar_44k").attention_maps(torch.randn(2, 3, 32, 32))
-    assert [tuple(m.shape) for m in maps] == [(2, 4, 16, 16)] * 2
-    torch.testing.assert_close(maps[0].sum(-1), torch.ones(2, 4, 16))
+    assert [tuple(m.shape) for m in maps] == [(2, 2, 16, 16)] * 4
+    torch.testing.assert_close(maps[0].sum(-1), torch.ones(2, 2, 16))
 
 
 @pytest.mark.parametrize(

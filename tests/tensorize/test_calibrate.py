@@ -64,6 +64,30 @@ def test_a_model_stays_near_the_original_and_within_the_budget(tmp_path):
     assert not any(isinstance(module, TubalLinear) for module in model.modules())
 
 
+def test_a_head_that_is_left_makes_up_for_the_layers_before_it():
+    original, unseen = vit(), images(seed=2)
+    model = copy.deepcopy(original)
+    head, weight = model.head, model.head.weight
+    tensorize_(model, HALF, calibrate=images())
+    assert model.head is head
+    assert head.weight is weight
+    with_new_head = difference(model, original, unseen)
+    head.load_state_dict(original.head.state_dict())
+    assert with_new_head < difference(model, original, unseen)
+
+
+def test_a_head_stays_as_it_is_if_excluded_or_tied():
+    for changes in ("excluded", "tied", "local"):
+        model = vit()
+        if changes == "tied":
+            model.also = nn.Linear(48, 10)
+            model.also.weight = model.head.weight
+        before = model.head.weight.clone()
+        options = {"exclude": ("head",)} if changes == "excluded" else {"sequential": changes != "local"}
+        tensorize_(model, HALF, calibrate=images(4), **options)
+        assert torch.equal(model.head.weight, before), changes
+
+
 @pytest.mark.parametrize("options", [{"structure": "slices"}, {"structure": "low_rank"}, {"structure": "both"}])
 def test_each_structure_local_and_sequential(options):
     original, unseen = vit(), images(seed=2)
@@ -122,8 +146,8 @@ def test_a_calibration_that_was_stopped_goes_on(tmp_path, monkeypatch):
     monkeypatch.setattr(Problem, "fit", lambda *args: fits.append(args) or fit(*args))
     again = copy.deepcopy(model)
     report = tensorize_(again, HALF, calibrate=images(3), resume=folder)
-    layers = [name for name in report.converted if name.startswith("blocks.2")]
-    assert len(fits) == len(layers) < len(report.converted)
+    layers = [row.name for row in report.rows if row.name.startswith(("blocks.2", "head"))]
+    assert len(fits) == len(layers) < len(report.rows)
     assert torch.equal(again(images(1)[0]), expected(images(1)[0]))
     assert not folder.exists()
 
@@ -267,7 +291,7 @@ def test_a_model_whose_flops_cannot_be_counted():
     batches = [{"input_ids": torch.randint(50, (8, 12))} for _ in range(4)]
     expected = model(**batches[0]).logits
     report = tensorize_(model, TensorizeConfig(keep=0.8), calibrate=batches)
-    assert len(report.converted) > 3
+    assert len(report.converted) >= 3
     assert report.flops_before is not None or "FLOPs were not counted" in report.notes[0]
     assert (model(**batches[0]).logits - expected).square().mean() < 0.3 * expected.var()
 

@@ -164,12 +164,13 @@ def test_a_language_model_with_tied_weights(tmp_path):
 def test_transformers_alone_draws_no_weights_anew(tmp_path):
     vit(tube=3).save_pretrained(tmp_path)
     code = "from tcpvit.compat import repair_torchvision as repair; repair(); "  # of the machine that tests
-    code += "import transformers; transformers.{}.from_pretrained({!r})"
+    code += "import transformers\n"
     for name in ("AutoModelForImageClassification", "ViTForImageClassification"):
-        command = [sys.executable, "-c", code.format(name, str(tmp_path))]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode != 0
-        assert "import tcpvit.tensorize.transformers first" in done.stderr.splitlines()[-1]
+        code += (
+            f"try: transformers.{name}.from_pretrained({str(tmp_path)!r})\nexcept Exception as error: print(error)\n"
+        )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.count("import tcpvit.tensorize.transformers first") == 2
 
 
 def test_a_model_made_dense_again_is_one_of_transformers_alone(tmp_path):

@@ -45,13 +45,24 @@ def test_monai(tmp_path):
     pytest.importorskip("einops")
     nets = pytest.importorskip("monai.networks.nets", exc_type=ImportError)
     sizes = {"hidden_size": 24, "mlp_dim": 48, "num_heads": 2}
-    vit = nets.ViT(1, (16, 16, 16), (8, 8, 8), num_layers=2, classification=True, num_classes=3, **sizes)
-    unetr = nets.UNETR(1, 2, (32, 32, 32), feature_size=4, **sizes)
-    for model, side in ((vit, 16), (unetr, 32)):
-        volumes = torch.randn(1, 1, side, side, side)
-        report = tensorize_(model.eval(), tube=3, init="project")
-        assert len(report.converted) >= 4
+
+    def vit():
+        return nets.ViT(1, (16, 16, 16), (8, 8, 8), num_layers=2, classification=True, num_classes=3, **sizes).eval()
+
+    def unetr():
+        return nets.UNETR(1, 2, (32, 32, 32), feature_size=4, **sizes).eval()
+
+    def logits(model, volumes):
         output = model(volumes)
-        logits = output[0] if isinstance(output, tuple) else output
-        logits.square().mean().backward()
+        return output[0] if isinstance(output, tuple) else output
+
+    for build, side in ((vit, 16), (unetr, 32)):
+        model, volumes = build(), torch.randn(1, 1, side, side, side)
+        report = tensorize_(model, tube=3, init="project")
+        assert len(report.converted) >= 4
+        expected = logits(model, volumes)
+        expected.square().mean().backward()
         assert all(layer.weight_hat.grad.abs().sum() > 0 for layer in converted_layers(model))
+        tcpvit.save_pretrained(model, tmp_path / build.__name__)
+        again = tcpvit.from_pretrained(tmp_path / build.__name__, model=build())
+        torch.testing.assert_close(logits(again.eval(), volumes), expected)

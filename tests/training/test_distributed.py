@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import torch
 import yaml
 from small_runs import SMALL
 
+from tcpvit.training import Recipe, resume, train
 from tcpvit.training.checkpoint import list_checkpoints, read_checkpoint
 from tcpvit.training.sharding import shard_dim
 
@@ -37,18 +39,18 @@ class Runs:
         self.folder = folder
         (folder / "small.yaml").write_text(yaml.safe_dump(RECIPE))
 
-    def command(self, name, processes, *words, restarts=0):
-        train = ["-m", "tcpvit", "train", "small.yaml", "--runs", "runs", "--name", name, "--quiet", *words]
-        if processes == 1:
-            return [sys.executable, *train]
-        torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", str(processes), "--max-restarts", str(restarts)]
-        return [sys.executable, *torchrun, "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", *train]
-
-    def start(self, name, processes, *words, restarts=0):
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        command = self.command(name, processes, *words, restarts=restarts)
+    def start(self, name, *words, restarts=0):
+        torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", str(restarts)]
+        torchrun += ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
+        begin = ["small.yaml", "--runs", "runs", "--name", name]
+        train = ["-m", "tcpvit", "train", *(() if "--resume" in words else begin), *words, "--quiet"]
         return subprocess.Popen(
-            command, cwd=self.folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+            [sys.executable, *torchrun, *train],
+            cwd=self.folder,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
         )
 
     def finish(self, process):
@@ -58,9 +60,16 @@ class Runs:
             process.kill()
         assert process.returncode == 0, output
 
-    def __call__(self, name, processes, *words):
-        self.finish(self.start(name, processes, *words))
+    def __call__(self, name, *words):
+        self.finish(self.start(name, *words))
         return self
+
+    def stopped(self, name, other):
+        """A copy of the run `name`, as if it had been killed before its last checkpoint."""
+        folder = self.folder / "runs" / other
+        shutil.copytree(self.folder / "runs" / name, folder)
+        list_checkpoints(folder / "checkpoints")[-1].unlink()
+        return folder
 
     def losses(self, name):
         with (self.folder / "runs" / name / "metrics.csv").open() as file:
@@ -73,8 +82,10 @@ class Runs:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """One process and two, the same global batch."""
-    return Runs(tmp_path_factory.mktemp("distributed"))("one", 1)("two", 2)
+    """One process, which is this one, and two: the same global batch."""
+    runs = Runs(tmp_path_factory.mktemp("distributed"))
+    train(Recipe.from_dict(RECIPE), runs.folder / "runs" / "one")
+    return runs("two")
 
 
 def check_same(runs, name, other):
@@ -87,28 +98,26 @@ def test_two_processes_have_the_losses_of_one(runs):
 
 
 def test_shards_have_the_losses_of_whole_models(runs):
-    runs("sharded", 2, "--set", "distributed.strategy=fsdp")
+    runs("sharded", "--set", "distributed.strategy=fsdp")
     check_same(runs, "sharded", "one")
 
 
-@pytest.mark.parametrize(("first", "then"), [(2, 1), (1, 2)])
-def test_a_run_goes_on_with_another_number_of_processes(runs, first, then):
-    name = f"{first}-{then}"
-    runs(name, first, "--set", "schedule.epochs=2")
-    folder = runs.folder / "runs" / name
-    for path in list_checkpoints(folder / "checkpoints")[-1:]:
-        path.unlink()  # as if it had been killed before its last checkpoint
-    words = [*runs.command(name, then)]
-    start = words.index("small.yaml")
-    command = [*words[:start], "--resume", f"runs/{name}", "--quiet"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=runs.folder, env=environment, capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done.stdout + done.stderr
-    check_same(runs, name, "one")
+def test_a_run_of_two_processes_goes_on_with_one(runs):
+    resume(runs.stopped("two", "two-one"))
+    check_same(runs, "two-one", "one")
+
+
+def test_a_run_of_one_process_goes_on_with_two(runs):
+    folder = runs.stopped("one", "one-two")
+    runs("one-two", "--resume", str(folder))
+    check_same(runs, "one-two", "one")
+    assert len(list_checkpoints(folder / "checkpoints")) == len(
+        list_checkpoints(folder.with_name("one") / "checkpoints")
+    )
 
 
 def test_a_killed_worker_does_not_lose_the_run(runs):
-    process = runs.start("killed", 2, "--set", "schedule.epochs=2", restarts=2)
+    process = runs.start("killed", restarts=2)
     folder = runs.folder / "runs" / "killed" / "checkpoints"
     end = time.monotonic() + 120
     while not list_checkpoints(folder) and time.monotonic() < end:

@@ -90,35 +90,29 @@ def wait_for_checkpoint(folder: Path, process: subprocess.Popen[str], step: int)
     raise AssertionError("no checkpoint in two minutes")
 
 
-def test_kill_9_twice_and_resume_is_bit_identical(slow_recipe, tmp_path):
+def go_on(folder: Path) -> subprocess.Popen[str]:
+    """The same run, resumed in another process."""
+    return subprocess.Popen([*RESUME, str(folder), "--quiet"], env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
+
+
+def test_a_run_killed_and_stopped_by_signals_ends_bit_identical(slow_recipe, tmp_path):
     train(slow_recipe, tmp_path / "whole")
-    folder = tmp_path / "killed"
+    folder = tmp_path / "stopped"
     process = begin(slow_recipe, folder)
     wait_for_checkpoint(folder, process, 4)
     process.kill()
-    assert process.wait() == -signal.SIGKILL
-    process = subprocess.Popen([*RESUME, str(folder), "--quiet"], env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
-    wait_for_checkpoint(folder, process, 14)
-    process.kill()
-    process.wait()
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    for number, code, name, step in ((signal.SIGTERM, 143, "SIGTERM", 12), (signal.SIGINT, 130, "Ctrl-C", 22)):
+        process = go_on(folder)
+        wait_for_checkpoint(folder, process, step)
+        process.send_signal(number)
+        _, said = process.communicate(timeout=60)
+        assert process.returncode == code, said
+        assert f"stopped by {name} after step" in said
+        assert f"tcpvit train --resume {folder}" in said
+        assert "Traceback" not in said
     assert int(list_checkpoints(folder / "checkpoints")[-1].stem[-8:]) < 40
-    resume(folder)
-    assert_same_run(folder, tmp_path / "whole")
-
-
-@pytest.mark.parametrize(("number", "code", "name"), [(signal.SIGTERM, 143, "SIGTERM"), (signal.SIGINT, 130, "Ctrl-C")])
-def test_signals_save_and_say_how_to_resume(slow_recipe, tmp_path, number, code, name):
-    recipe = slow_recipe.override(["checkpoints.every_steps=0"])
-    folder = tmp_path / "stopped"
-    process = begin(recipe, folder)
-    wait_for_checkpoint(folder, process, 10)
-    process.send_signal(number)
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == code, said
-    assert f"stopped by {name} after step" in said
-    assert f"tcpvit train --resume {folder}" in said
-    assert "Traceback" not in said
-    train(recipe, tmp_path / "whole")
     resume(folder)
     assert_same_run(folder, tmp_path / "whole")
 

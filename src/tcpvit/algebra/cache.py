@@ -40,6 +40,15 @@ def in_fake_mode(result: T) -> T:
     return result if mode is None else tree_map_only(torch.Tensor, mode.from_tensor, result)
 
 
+def constant_in_graphs(function: Callable[..., T]) -> Callable[..., T]:
+    """Decorator: what torch.compile calls while it traces, and whose result it takes as a constant.
+
+    As `torch.compiler.assume_constant_result`, without importing all of torch._dynamo, which takes as long as torch.
+    """
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
+
+
 def cached_tensors(build: Callable[..., T]) -> Callable[..., T]:
     """Decorator: call `build` once for each tuple of arguments, outside of torch's modes, and cache the result.
 
@@ -53,7 +62,7 @@ def cached_tensors(build: Callable[..., T]) -> Callable[..., T]:
     def make(*key: Any) -> T:
         return results[key] if key in results else _keep(results, key, outside_torch_modes(build, *key))
 
-    @torch.compiler.assume_constant_result  # torch.compile runs this while it traces
+    @constant_in_graphs
     def store_constant(*key: Any) -> str:
         name = str(key).replace(".", " ")
         setattr(constants, name, make(*key))

@@ -110,10 +110,26 @@ class Timed(Speed):
     training_bytes: int
 
 
+def count_costs(name: str, models: Mapping[str, nn.Module]) -> tuple[dict[str, int], dict[str, int]]:
+    """FLOPs of an image and bytes of training a batch, of every model of a shape."""
+    images = SHAPES[name].images()
+    flops = {model: int(count_flops(net, images[:1])) for model, net in models.items()}
+    return flops, {model: count_memory(net.train(), images).total for model, net in models.items()}
+
+
 def time_models(
-    name: str, models: Mapping[str, nn.Module], threads: int, precision: str, seconds: float
+    name: str,
+    models: Mapping[str, nn.Module],
+    costs: tuple[Mapping[str, int], Mapping[str, int]],
+    threads: int,
+    precision: str,
+    seconds: float,
 ) -> list[Timed]:
-    """Every model of a shape, Std-ViT among them, forward and forward+backward in turns for about `seconds` each."""
+    """Every model of a shape, Std-ViT among them, forward and forward+backward in turns for about `seconds` each.
+
+    `costs` is what `count_costs` gives: the same for all numbers of threads and all precisions.
+    """
+    flops, training_bytes = costs
     shape = SHAPES[name]
     images = shape.images()
     with using_threads(threads):
@@ -121,14 +137,13 @@ def time_models(
         forward = interleaved(predicting, seconds)
         learning = {model: training_step(net.train(), images, precision) for model, net in models.items()}
         training = interleaved(learning, seconds)
-    flops = {model: int(count_flops(net, images[:1])) for model, net in models.items()}
     return [
         Timed(
             **speed_of(model, net, flops, forward, training),
             shape=name,
             threads=threads,
             precision=precision,
-            training_bytes=count_memory(net, images).total,
+            training_bytes=training_bytes[model],
         )
         for model, net in models.items()
     ]

@@ -10,6 +10,7 @@ from tcpvit.analysis.paper_tables import theory_tables
 from tcpvit.analysis.report import analyze_model, encoder_of, report_tables
 from tcpvit.analysis.theory import EncoderShape, ratio_curves
 from tcpvit.cli.show import show
+from tcpvit.files import check_writable
 from tcpvit.models.config import ViTConfig, without_tcp_options
 from tcpvit.models.registry import create_model, model_config
 from tcpvit.overrides import find_key, nested, parse
@@ -77,6 +78,8 @@ def analyze(
         option = next(iter(given)).replace("_", "-")
         raise ValueError(f"--{option} belongs to --theory; an option of a model is written --set KEY=VALUE")
     names = list(dict.fromkeys(names or ["std_vit_cifar", "tcp_vit_cifar"]))
+    if figure is not None:
+        check_writable(figure)
     chosen = _with_options(names, set or [])
     if theory:
         tables = theory_tables(replace(_shape(chosen), **given))

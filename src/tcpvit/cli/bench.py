@@ -6,7 +6,18 @@ import json as json_module
 import sys
 from dataclasses import asdict
 
-from tcpvit.analysis.bench import PEERS, PRECISIONS, SHAPES, STD, Timed, build, builders, missing_peers, time_models
+from tcpvit.analysis.bench import (
+    PEERS,
+    PRECISIONS,
+    SHAPES,
+    STD,
+    Timed,
+    build,
+    builders,
+    count_costs,
+    missing_peers,
+    time_models,
+)
 from tcpvit.cli.show import show
 from tcpvit.errors import did_you_mean
 from tcpvit.tables import Bytes, Ratio, Table
@@ -58,9 +69,10 @@ def bench(
     measured: list[Timed] = []
     for shape in shapes:
         models = {name: build(builder, SHAPES[shape]) for name, builder in builders(peers).items()}
+        costs = count_costs(shape, models)
         for count in threads:
             for kind in precision:
-                found = time_models(shape, models, count, kind, seconds)
+                found = time_models(shape, models, costs, count, kind, seconds)
                 measured += found
                 if not json:
                     show([_table(found)])

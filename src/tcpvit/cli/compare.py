@@ -10,6 +10,7 @@ from tcpvit.cli.shortcuts import default_name, overrides_of
 from tcpvit.cli.show import display_for, show
 from tcpvit.compare import compare as library
 from tcpvit.compare.comparison import Comparison
+from tcpvit.files import check_writable
 from tcpvit.training import load_recipe
 from tcpvit.training.folder import folder_of
 
@@ -70,6 +71,7 @@ def compare(
     resolved = load_recipe(recipe, overrides_of(load_recipe(recipe), {**flags, "data_root": data_root}, set))
     pair = resolved.model.name.partition("_")[2]
     home = runs / default_name(recipe, pair, resolved.data.name) if name is None else folder_of(runs, name)
+    check_writable(home / "run")
     progress = display_for(quiet=quiet, json=json)
     comparison = library.compare(
         resolved, home, set_std=set_std, set_tcp=set_tcp, seeds=seeds, overwrite=overwrite, progress=progress

@@ -19,12 +19,11 @@ from tcpvit.errors import printable
 from tcpvit.figures.explain import Row, draw_explanation
 from tcpvit.figures.masks import overlay
 from tcpvit.figures.style import save_figure
-from tcpvit.files import keep_inputs
+from tcpvit.files import check_writable, free_names, keep_apart, keep_inputs
 from tcpvit.inference.explain import ExplainedFile, Explanation, explain_files
 from tcpvit.inference.importance import BandImportance
+from tcpvit.inference.inputs import find_inputs
 from tcpvit.inference.loading import LoadedModel, Weights
-from tcpvit.inference.predict import find_images
-from tcpvit.inference.volumes import find_files, takes_volumes
 from tcpvit.tables import json_text
 
 ENDINGS = ("png", "svg")
@@ -67,14 +66,17 @@ def explain(
         tcpvit explain tcp_vit_pet holiday/cat.jpg
         tcpvit explain runs/field --out explained
     """
-    loaded = load_trained(target, weights, display_for(json=True))
+    check_writable(out / "figure")
+    progress = display_for(json=True)
+    loaded = load_trained(target, weights, progress)
     if "scene" in (loaded.preprocessing or {}):
         if paths:
             raise ValueError(f"{target} is explained by the scene of its run; leave {paths[0]} out")
         return _explain_scene(loaded, out, json)
     if not paths:
         raise ValueError("name the images, or folders of images, to explain")
-    files = find_files(loaded, paths, [out]) if takes_volumes(loaded) else find_images(paths, [out])
+    keep_apart([out], paths)
+    files = find_inputs(loaded, paths, [out])
     names = _names(files)
     truths = None if truth is None else _truths(files, truth)
     keep_inputs([out / f"{name}.{ending}" for name in names for ending in ENDINGS], [*files, *(truths or [])])
@@ -87,10 +89,10 @@ def explain(
             continue
         save_figure(figure_of(loaded, found), out / name, ENDINGS)
         done.append(found)
-    if bad:
-        print(f"{list_bad(bad, len(files))}; skipped", file=sys.stderr)
     if not done:
         raise ValueError(f"{list_bad(bad, len(files))}; no image is left")
+    if bad:
+        progress.message(f"{list_bad(bad, len(files))}; skipped")
     if json:
         classes = loaded.preparation()["classes"]
         print(json_text([{"file": each.file, **each.explanation.to_dict(classes, each.truth)} for each in done]))
@@ -192,15 +194,10 @@ def _stem(file: Path) -> str:
 
 def _names(files: list[Path]) -> list[str]:
     """A name for each figure: that of its file, with a number where two would be the same."""
-    names: list[str] = []
-    taken: set[str] = set()
-    for file in files:
+
+    def name(file: Path, number: int) -> str:
         whole = file.name or file.resolve().name
         stem = _stem(Path(whole))
-        free, number = whole, 1
-        while free.lower() in taken:
-            number += 1
-            free = f"{stem}-{number}{whole[len(stem) :]}"
-        taken.add(free.lower())
-        names.append(free)
-    return names
+        return whole if number == 1 else f"{stem}-{number}{whole[len(stem) :]}"
+
+    return free_names(files, name)

@@ -11,6 +11,7 @@ from tcpvit.cli.show import show
 from tcpvit.inference.export import TOLERANCE, Exported
 from tcpvit.inference.export import export_model as library
 from tcpvit.inference.loading import Weights
+from tcpvit.inference.quantise import Int8
 from tcpvit.models.deploy import Form
 
 
@@ -20,7 +21,7 @@ def export(
     format: Literal["onnx", "openvino", "torch-export"] = "onnx",
     out: Path | None = None,
     preprocess: bool = False,
-    int8: Literal["dynamic", "static"] | None = None,
+    int8: Int8 | None = None,
     data: Annotated[str | None, typer.Option("--data", "--calibrate")] = None,
     data_root: Path | None = None,
     form: Form = "auto",
@@ -40,7 +41,7 @@ def export(
         out: the file to write, by default NAME.onnx, NAME.xml or NAME.pt2 in this folder.
         preprocess: with the preprocessing inside: pixels of any size in, probabilities out.
         int8: round weights and activations to int8, with ranges found while it runs (dynamic) or beforehand (static,
-            which needs --calibrate); ONNX only.
+            which needs --calibrate), for ONNX; or weights alone (weights, by torchao), for torch-export.
         data: a set whose images are used for the comparison and for --int8, as for training; by default that of the
             model's own training, where it is on this machine.
         data_root: the folder that holds the sets.

@@ -5,6 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
+import torch
+
 from tcpvit.analysis.parameters import count_parameters
 from tcpvit.analysis.predict import predict_parameters
 from tcpvit.analysis.report import encoder_of
@@ -67,7 +69,9 @@ def _std_twin(name: str) -> str | None:
 
 
 def _size(name: str) -> int:
-    """Parameters, without building the model where a formula has them."""
+    """Parameters, by formula where there is one."""
     config = model_config(name)
-    known = isinstance(config, ViTConfig | SegmenterConfig)
-    return predict_parameters(config) if known else count_parameters(create_model(name))
+    if isinstance(config, ViTConfig | SegmenterConfig):
+        return predict_parameters(config)
+    with torch.device("meta"):  # no weights are drawn
+        return count_parameters(create_model(name))

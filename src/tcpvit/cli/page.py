@@ -8,7 +8,7 @@ from pathlib import Path
 from tcpvit.cli.predict import load_trained
 from tcpvit.cli.show import display_for
 from tcpvit.errors import printable
-from tcpvit.files import write_atomically
+from tcpvit.files import check_writable, write_atomically
 from tcpvit.inference.loading import Weights
 from tcpvit.inference.page import build_page, find_twin
 
@@ -38,6 +38,7 @@ def page(
         tcpvit page tcp_vit_cifar_plus --out explorer.html
         tcpvit page runs/demo/tcp-0 runs/demo/std-0 --out digits.html
     """
+    check_writable(out)
     progress = display_for(json=True)
     loaded = load_trained(target, weights, progress)
     beside = find_twin(loaded) if twin is None else load_trained(twin, weights, progress)

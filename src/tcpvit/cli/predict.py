@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -21,20 +20,21 @@ from tcpvit.data.volumes.video import clip_bytes
 from tcpvit.errors import printable
 from tcpvit.figures.labelled import draw_labelled, draw_sheet
 from tcpvit.figures.style import house_style
-from tcpvit.files import keep_inputs, write_atomically, write_inside
+from tcpvit.files import (
+    below_common,
+    check_writable,
+    keep_apart,
+    keep_inputs,
+    names_below_common,
+    write_atomically,
+    write_inside,
+)
+from tcpvit.inference.inputs import find_inputs
 from tcpvit.inference.loading import LoadedModel, Weights, load_model
 from tcpvit.inference.masks import KINDS, Segmented, segment_files
-from tcpvit.inference.predict import Prediction, Predictions, check_counts, find_images, predict_files
+from tcpvit.inference.predict import Prediction, Predictions, check_counts, predict_files
 from tcpvit.inference.scene_map import SceneMap
-from tcpvit.inference.volumes import (
-    find_files,
-    is_volume_or_clip,
-    labelled_frames,
-    montage_of,
-    segment_volumes,
-    takes_clips,
-    takes_volumes,
-)
+from tcpvit.inference.volumes import is_volume_or_clip, labelled_frames, montage_of
 from tcpvit.models import list_pretrained
 from tcpvit.progress import Progress
 from tcpvit.tables import json_text
@@ -119,15 +119,17 @@ def predict(
         raise ValueError(f"{given} for a --scene" if paths else "name the images, or folders of images, to label")
     segments = loaded.segments
     images = Path("segmented") if segments and images is None else images
-    volumes = takes_volumes(loaded)
     leave_out = _written_into(images, segments)
-    files = find_files(loaded, paths, leave_out) if volumes else find_images(paths, leave_out)
+    if not segments:  # which has its own rule for masks/ and overlays/
+        keep_apart(leave_out, paths)
+    check_writable(*(place for place in (out, sheet) if place), *(folder / "image" for folder in leave_out))
+    files = find_inputs(loaded, paths, leave_out)
     keep_inputs([place for place in (out, sheet) if place is not None], files)
     if images is not None and not segments:
-        keep_inputs(_labelled_places(files, images, takes_clips(loaded)), files)
+        keep_inputs(_labelled_places(files, images, loaded.takes_clips), files)
     common: dict[str, Any] = {"fit": fit, "on_bad": on_bad, "device": device, "progress": progress}
     if segments and images is not None:
-        done = Predictions(*(segment_volumes if volumes else segment_files)(loaded, files, images, **common))
+        done = Predictions(*segment_files(loaded, files, images, **common))
     else:
         done = predict_files(loaded, files, top=top, batch_size=batch_size, **common)
     if done.bad:
@@ -138,8 +140,10 @@ def predict(
     if images is not None:
         if labelled := [item for item in done.found if isinstance(item, Prediction)]:
             _draw_labelled(labelled, images)
-            if takes_clips(loaded):
-                _write_clips(labelled, dict(zip(map(str, files), _clip_names(files), strict=True)), images)
+            if loaded.takes_clips:
+                names = dict(zip(map(str, files), names_below_common(files, ".mp4"), strict=True))
+                for item in labelled:
+                    write_inside(images, names[item.file], clip_bytes(labelled_frames(item.file, item.caption)))
         what = "labelled images" if labelled else "masks and overlays"
         print(f"{len(done.found):,} {what} in {printable(str(images))}", file=sys.stderr)
     return done
@@ -214,18 +218,12 @@ def _draw_sheet(found: Sequence[Prediction | Segmented], sheet: Path) -> None:
 
 def _labelled_names(files: Sequence[str | Path]) -> list[Path]:
     """Where each labelled image stands in the folder of all: as its file below their common folder."""
-    places = [Path(os.path.abspath(file)) for file in files]  # as they are named, also where they are links
-    common = os.path.commonpath([place.parent for place in places])
-    return [(place.relative_to(common)).with_name(f"{place.name}.png") for place in places]  # beside photo.jpg
-
-
-def _clip_names(files: Sequence[str | Path]) -> list[str]:
-    return [f"{number:03d}-{Path(file).stem}.mp4" for number, file in enumerate(files)]
+    return [place.with_name(f"{place.name}.png") for place in below_common(files)]  # beside photo.jpg
 
 
 def _labelled_places(files: Sequence[str | Path], folder: Path, clips: bool) -> list[Path]:
     """All that may be written for these files."""
-    return [folder / name for name in (*_labelled_names(files), *(_clip_names(files) if clips else ()))]
+    return [folder / name for name in (*_labelled_names(files), *(names_below_common(files, ".mp4") if clips else ()))]
 
 
 def _draw_labelled(found: Sequence[Prediction], folder: Path) -> None:
@@ -236,12 +234,6 @@ def _draw_labelled(found: Sequence[Prediction], folder: Path) -> None:
         with house_style():
             figure.savefig(content, format="png")
         write_inside(folder, name, content.getvalue())
-
-
-def _write_clips(found: Sequence[Prediction], names: Mapping[str, str], folder: Path) -> None:
-    """Each clip with its label below it, as a video file."""
-    for p in found:
-        write_inside(folder, names[p.file], clip_bytes(labelled_frames(p.file, p.caption)))
 
 
 def _pixels(file: str) -> np.ndarray:

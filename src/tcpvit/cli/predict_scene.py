@@ -13,6 +13,7 @@ from tcpvit.cli.show import show
 from tcpvit.data.registry import is_scene
 from tcpvit.data.scenes import Scene, SceneSplit, open_scene, open_split, scene_splits
 from tcpvit.data.scenes.write import check_place
+from tcpvit.files import check_writable
 from tcpvit.inference.importance import BandImportance, band_importance
 from tcpvit.inference.loading import LoadedModel
 from tcpvit.inference.scene_map import SceneMap, classify_scene
@@ -41,6 +42,8 @@ def predict_scene(
     places = _places(opened) if out is None else [out]
     for place in places:
         check_place(place, opened)
+    if images is not None:
+        check_writable(images / "figure")
     if out is None and (there := [place for place in places if place.exists()]):
         raise ValueError(f"{there[0]} is there already; name the file of the map with --out, or remove it")
     found = classify_scene(loaded, opened, batch_size=batch_size, device=device, progress=progress)

@@ -12,6 +12,7 @@ from tcpvit.cli.show import display_for, show
 from tcpvit.compare import classification, hyperspectral, segmentation
 from tcpvit.compare.study import Places, Planned, Study, choose, work
 from tcpvit.errors import did_you_mean
+from tcpvit.files import check_writable
 from tcpvit.tables import Table
 
 STUDIES = {study.name: study for study in (classification.STUDY, segmentation.STUDY, hyperspectral.STUDY)}
@@ -64,6 +65,8 @@ def reproduce(
     if study not in STUDIES:
         raise ValueError(f"no study is called {study!r}{did_you_mean(study, STUDIES)}")
     home = out / (study if epochs is None else f"{study}-{epochs}-epochs")
+    if not plan:
+        check_writable(home / "record")
     places = Places(home / "runs", home / "records", home)
     return run_study(
         STUDIES[study], places, only=only, seeds=seeds, epochs=epochs, resume=resume, plan=plan, pages_only=pages_only,

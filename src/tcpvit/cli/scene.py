@@ -13,7 +13,7 @@ from tcpvit.cli.show import show
 from tcpvit.data.files import data_root as resolve_root
 from tcpvit.data.scenes import Scene, SceneSplit, SceneStatistics, fit_statistics, make_split, open_scene
 from tcpvit.data.scenes.composite import composite_bands
-from tcpvit.files import keep_inputs
+from tcpvit.files import check_writable, keep_inputs
 from tcpvit.tables import Table
 
 STEPS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)  # frequencies whose variance is listed
@@ -71,6 +71,7 @@ def scene(
         tcpvit scene split materials --seed 1 --out split.npz
         tcpvit scene split cube.npy --labels labels.npy --kind random --fraction 0.2 --window 5
     """
+    check_writable(*([] if out is None else [out]), *([] if images is None else [images / "figure"]))
     name = named_set(None, file, {})
     assert name is not None
     opened = open_scene(
@@ -122,6 +123,8 @@ def _about(scene: Scene) -> Table:
     else:
         labelled = int((scene.labels > 0).sum())
         table.add("labels", f"{labelled:,} pixels in {scene.num_classes} classes")
+    if scene.missing is not None:
+        table.add("no data", f"{int(scene.missing.sum()):,} pixels, {scene.unmeasured:,} of them labelled")
     if scene.source is not None:
         table.add("file", str(scene.source))
     return table
@@ -153,5 +156,5 @@ def _parts(scene: Scene, split: SceneSplit, place: Path) -> Table:
     for k, name in enumerate(scene.class_names):
         table.add(name, *(int(counts[part][k]) if k < len(counts[part]) else 0 for part in shown))
     table.add("all", *(int(counts[part].sum()) for part in shown), strong=True)
-    table.notes += [*split.notes(scene.class_names, scene.require_labels()), f"saved as {place}"]
+    table.notes += [*scene.notes(), *split.notes(scene.class_names, scene.require_labels()), f"saved as {place}"]
     return table

@@ -13,7 +13,7 @@ from torch import nn
 
 from tcpvit.cli.show import display_for, show
 from tcpvit.data import Splits
-from tcpvit.files import refuse_links, write_json
+from tcpvit.files import check_writable, refuse_links, write_json
 from tcpvit.inference import LoadedModel, load_model
 from tcpvit.inference.calibration import calibration_inputs
 from tcpvit.models import list_models, save_pretrained
@@ -130,6 +130,8 @@ def tensorize(
         replaced = [original, original / "best", original / "last"] + [original.parent] * (distill is not None)
         if out.resolve() in replaced:
             raise ValueError(f"--out {out} holds the original, which would be replaced; choose another --out")
+    if out is not None:
+        check_writable(out / CONFIG)
     if distill is not None and out is not None:
         splits = _images(recipe, out, about, overwrite)
     elif out is not None and RunFolder(out).exists:

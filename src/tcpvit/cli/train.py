@@ -11,6 +11,7 @@ from tcpvit import training
 from tcpvit.cli.shortcuts import default_name, named_set, overrides_of
 from tcpvit.cli.show import display_for, show
 from tcpvit.data.registry import is_scene
+from tcpvit.files import check_writable
 from tcpvit.models import SegmenterConfig, list_models, model_config
 from tcpvit.models.pretrained import CONFIG, WEIGHTS
 from tcpvit.overrides import flat
@@ -119,6 +120,7 @@ def train(
         resolved = load_recipe(recipe, overrides_of(load_recipe(recipe), flags, set))
         chosen = default_name(recipe, resolved.model.name, resolved.data.name, resolved.seed)
         folder = runs / chosen if name is None else folder_of(runs, name)
+        check_writable(folder / "config.yaml")
         result = training.train(resolved, folder, overwrite=overwrite, progress=progress)
     else:
         raise ValueError(

@@ -13,6 +13,7 @@ from math import prod
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -27,6 +28,7 @@ IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 PIXEL_SCALE = {torch.uint8: 255.0, torch.uint16: 65535.0, torch.float32: 1.0}
 
 Task = Literal["classification", "segmentation"]
+Example = tuple[np.ndarray, np.ndarray]  # an image and its target
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,19 @@ class Batch:
     targets: Tensor  # (B,) int64 or (B, H, W) or (B, T, H, W) uint8
     kept: Tensor | None = None  # positions of the asked-for images that could be read; None: all of them
     bad: tuple[str, ...] = ()  # a sentence for each that could not
+
+    @classmethod
+    def of(cls, read: Iterable[Example | str], shape: tuple[int, ...], dtype: torch.dtype) -> Batch:
+        """Images of that shape with their targets, one by one; for one that could not be read, a sentence."""
+        found = list(read)
+        examples = [each for each in found if not isinstance(each, str)]
+        kept = [position for position, each in enumerate(found) if not isinstance(each, str)]
+        if not examples:
+            images, targets = torch.empty(0, *shape, dtype=dtype), torch.empty(0, dtype=torch.int64)
+        else:
+            images, targets = (torch.from_numpy(np.stack(parts)) for parts in zip(*examples, strict=True))
+        bad = tuple(each for each in found if isinstance(each, str))
+        return cls(images, targets, torch.tensor(kept, dtype=torch.int64) if bad else None, bad)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

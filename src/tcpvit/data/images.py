@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
@@ -16,7 +16,7 @@ from torch import Tensor
 from typing_extensions import Self
 
 from tcpvit.data.decode import Bands, Layout, orientation_swaps, read_mask, read_pixels
-from tcpvit.data.image_set import IGNORE, Batch, Images, ImageSet, crop_boxes
+from tcpvit.data.image_set import IGNORE, Batch, Example, Images, ImageSet, crop_boxes
 from tcpvit.errors import printable
 from tcpvit.memory import check_memory
 from tcpvit.progress import Progress
@@ -80,7 +80,8 @@ class ImageFiles(Images):
     def fetch(self, rows: Tensor, crops: Tensor | None = None) -> Batch:
         """Decode the images at `rows`, with `crops` a part of each; a bad one is left out and named."""
         chosen = [None] * len(rows) if crops is None else list(crops)
-        return self._collect(self._decode(i, crop) for i, crop in zip(rows.tolist(), chosen, strict=True))
+        read = (self._decode(i, crop) for i, crop in zip(rows.tolist(), chosen, strict=True))
+        return Batch.of(read, self.image_shape, self.dtype)
 
     def in_memory(self) -> ImageSet:
         """Decode everything once, with threads; bad files stop the run, all of them named, or are skipped."""
@@ -89,7 +90,8 @@ class ImageFiles(Images):
     def _decode_all(self, progress: Progress) -> Batch:
         with ThreadPoolExecutor(min(32, os.cpu_count() or 1)) as pool:
             decoded = pool.map(self._decode, range(len(self)))
-            return self._collect(progress.track(decoded, f"reading {printable(self.source)}", len(self)))
+            tracked = progress.track(decoded, f"reading {printable(self.source)}", len(self))
+            return Batch.of(tracked, self.image_shape, self.dtype)
 
     def _as_image_set(self, batch: Batch) -> ImageSet:
         """What could be decoded of all the images; the rest is noted."""
@@ -105,7 +107,7 @@ class ImageFiles(Images):
             notes=self.notes + ((f"{list_bad(batch.bad, len(self))}; skipped",) if batch.bad else ()),
         )
 
-    def _decode(self, i: int, crop: Tensor | None = None) -> tuple[np.ndarray, np.ndarray] | str:
+    def _decode(self, i: int, crop: Tensor | None = None) -> Example | str:
         """The image (C, H, W) and its target, or a sentence that says why there is none."""
         try:
             pixels = read_pixels(self.files[i], self.bands)
@@ -137,22 +139,6 @@ class ImageFiles(Images):
             raise ValueError(f"values {', '.join(map(str, values[:5]))} outside the {len(self.classes)} classes")
         size = (self.image_size, self.image_size)
         return np.asarray(Image.fromarray(ids.astype(np.uint8)).resize(size, NEAREST, box=box))
-
-    def _collect(self, decoded: Iterable[tuple[np.ndarray, np.ndarray] | str]) -> Batch:
-        images, targets, kept, bad = [], [], [], []
-        for position, item in enumerate(decoded):
-            if isinstance(item, str):
-                bad.append(item)
-            else:
-                images.append(item[0])
-                targets.append(item[1])
-                kept.append(position)
-        return Batch(
-            torch.from_numpy(np.stack(images)) if images else torch.empty(0, *self.image_shape, dtype=self.dtype),
-            torch.from_numpy(np.stack(targets)) if targets else torch.empty(0, dtype=torch.int64),
-            torch.tensor(kept, dtype=torch.int64) if bad else None,
-            tuple(bad),
-        )
 
 
 def check_kind(pixels: np.ndarray, channels: int, dtype: torch.dtype) -> None:

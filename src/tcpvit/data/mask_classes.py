@@ -9,7 +9,7 @@ import numpy as np
 
 from tcpvit.data.decode import SPECIAL, is_special, read_mask
 from tcpvit.data.image_set import IGNORE
-from tcpvit.data.images import list_bad
+from tcpvit.data.images import list_bad, why
 
 MASK_VALUES_HINT = "rename the values with mask_values (--set 'data.options.mask_values={0: 0, 255: 1}')"
 CLASSES_HINT = f"{MASK_VALUES_HINT}, or name the classes, one a line in classes.txt or with the option classes"
@@ -61,6 +61,6 @@ def _values_of_masks(masks: Sequence[str]) -> tuple[dict[int, str], list[str]]:
     for path in masks:
         try:
             found = dict.fromkeys(np.unique(np.asarray(read_mask(path))).tolist(), path) | found
-        except Exception as error:  # a damaged file can fail anywhere in Pillow
-            bad.append(f"{path} ({error or type(error).__name__})")
+        except Exception as error:
+            bad.append(why(path, error))
     return found, bad

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from tcpvit.data.decode import COLOUR_ONLY, Bands, Layout, read_layout
+from tcpvit.data.images import why
 from tcpvit.errors import printable
 from tcpvit.progress import Progress
 
@@ -69,7 +70,5 @@ def survey_files(files: Sequence[str], bands: Bands, progress: Progress | None =
 def _look(file: str, bands: Bands) -> Layout | str:
     try:
         return read_layout(file, bands)
-    except ImportError:
-        raise
-    except Exception as error:  # a damaged file can fail anywhere in Pillow
-        return f"{file} ({error or type(error).__name__})"
+    except Exception as error:
+        return why(file, error)

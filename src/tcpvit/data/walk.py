@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from tcpvit.data.decode import EXTENSIONS, is_special
+from tcpvit.errors import printable
 
 
 def natural_order(path: Path) -> list[tuple[int, int, str]]:
@@ -35,16 +36,53 @@ def examples_below(folder: Path, endings: tuple[str, ...], is_one: Callable[[Pat
             yield from examples_below(entry, endings, is_one)
 
 
-def find_examples(paths: Sequence[Path], below: Callable[[Path], Iterator[Path]], what: str, read: str) -> list[Path]:
-    """The files as they are, and what is `below` the folders; `read` says what was looked for."""
+def note_others(folder: Path, below: Callable[[Path], Iterator[Path]]) -> tuple[str, ...]:
+    """A line about the files of a folder that are neither an example nor part of one, where there are any."""
+    examples, others = set(below(folder)), list[Path]()
+    for place, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        visible = (Path(place, name) for name in sorted(names) if not name.startswith("."))
+        others += [path for path in visible if path not in examples and examples.isdisjoint(path.parents)]
+    if not others:
+        return ()
+    named = ", ".join(str(path.relative_to(folder)) for path in others[:3])
+    more = f" and {len(others) - 3:,} more" if len(others) > 3 else ""
+    return (printable(f"{len(others):,} other files of {folder} are left out: {named}{more}"),)
+
+
+def find_examples(
+    paths: Sequence[Path],
+    below: Callable[[Path], Iterable[Path]],
+    what: str,
+    read: str,
+    leave_out: Sequence[Path] = (),
+) -> list[Path]:
+    """The files as they are named, and what is `below` the folders, in alphabetical order.
+
+    Folders inside of them that are to be left out are those that we write into; `read` says what was looked for.
+    """
     found: list[Path] = []
     for path in paths:
-        if not path.exists():
+        if path.is_dir():
+            ours = [folder.resolve() for folder in leave_out if path.resolve() in folder.resolve().parents]
+            found += [each for each in sorted(below(path)) if not any(map(each.resolve().is_relative_to, ours))]
+        elif path.is_file():
+            found.append(path)
+        else:
             raise ValueError(f"{path} is neither a file nor a folder")
-        found += [path] if path.is_file() else sorted(below(path))
     if not found:
         raise ValueError(f"there are no {what} in {', '.join(map(str, paths))}; looked for {read}")
     return found
+
+
+def find_images(paths: Sequence[Path], leave_out: Sequence[Path] = ()) -> list[Path]:
+    """Image files; of a folder each real one once, and pipes, sockets and devices, to be named as unreadable."""
+
+    def below(folder: Path) -> Iterator[Path]:
+        walk = walk_images(folder)
+        return map(Path, [*walk.once(), *walk.special])
+
+    return find_examples(paths, below, "images", ", ".join(sorted(EXTENSIONS)), leave_out)
 
 
 class Walk(NamedTuple):

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 WIDTH, EDGE, GAP, TITLE = 7.2, 0.12, 0.06, 0.2  # inches
 PANEL, SMALLEST, LARGEST = 1.18, 0.2, 0.62  # inches: an image, and an attention map
 DEPTH = 0.75  # inches: what each depth of a volume contributes
+LETTER = 0.053  # inches: the mean width of a letter of the rows
+STEP, ROWS = 0.42, 4  # the height of a row of the answer, and how many have room at least
 SLICES = 3  # shown; a longer tube is shown by its first slices
 COLOURS = (INK, ORANGE, SKY)
 PLAIN: dict[str, Any] = {"parse_math": False}
@@ -53,17 +55,21 @@ def draw_explanation(
         bands = [band for band in (slices, by_slice, changed) if band is not None]
         top = TITLE + 0.1
         side, split = _map_side(attention)
-        above = top + len(bands) * (PANEL + TITLE)
-        height = above + 0.5 + attention.shape[0] * (side + GAP) + EDGE
+        below_rows = 0 if by_depth is None else DEPTH
+        least = STEP * min(len(rows), ROWS) + 0.25 + (0.2 if len(rows) > ROWS else 0)  # what the rows need
+        tall = max(len(bands) * (PANEL + TITLE), TITLE + least + below_rows)
+        left = EDGE + columns * (PANEL + GAP) + 0.3
+        _, slices_seen, heads = attention.shape[:3]
+        beside = 0.75 + slices_seen * ((heads + 1) * (side + GAP) + split) < left  # the maps leave the rows their room
+        above = top + (len(bands) * (PANEL + TITLE) if beside else tall)
+        height = max(above + 0.5 + attention.shape[0] * (side + GAP), top + tall) + EDGE
         figure = Figure(figsize=(WIDTH, height))
         canvas = _Canvas(figure, height)
         canvas.write(EDGE, 0.14, letters.shortened(title, 90), weight="bold", fontsize=8.5)
         _draw_images(canvas, top, pixels, slices, by_slice, rollout, mask, changed, change)
-        left = EDGE + columns * (PANEL + GAP) + 0.3
-        free = len(bands) * (PANEL + TITLE) - TITLE - (0 if by_depth is None else DEPTH)
-        _draw_rows(canvas, left, top + TITLE, free, rows, letters)
+        _draw_rows(canvas, left, top + TITLE, tall - TITLE - below_rows, rows, letters)
         if by_depth is not None:
-            _draw_depth(canvas, left, above - DEPTH + 0.1, by_depth)
+            _draw_depth(canvas, left, top + tall - DEPTH + 0.1, by_depth)
         _draw_attention(canvas, above + 0.18, side, split, attention)
         return figure
 
@@ -130,11 +136,10 @@ def _draw_images(
 def _draw_rows(canvas: _Canvas, left: float, top: float, height: float, rows: Sequence[Row], letters: Letters) -> None:
     """The answer with everything, and without each slice."""
     width = WIDTH - left - EDGE
-    step = 0.42
     canvas.write(left, top - 0.1, "the answer, and without a slice")
     for i, row in enumerate(rows):
-        y = top + i * step
-        if y + step > top + height - 0.25:
+        y = top + i * STEP
+        if y + STEP > top + height - 0.25:
             canvas.write(left, y + 0.1, f"and {len(rows) - i} more", color="#777777")
             break
         panel = canvas.panel(left, y + 0.22, width, 0.09)
@@ -143,7 +148,8 @@ def _draw_rows(canvas: _Canvas, left: float, top: float, height: float, rows: Se
         panel.set_xlim(0, 1)
         panel.set_ylim(-0.5, 0.5)
         canvas.write(left, y + 0.12, row.name)
-        found = f"{letters.shortened(row.label, 22)}  {100 * row.share:.0f} %"
+        room = int(width / LETTER) - len(row.name) - 8  # beside the name, for the label
+        found = f"{letters.shortened(row.label, max(room, 6))}  {100 * row.share:.0f} %"
         canvas.write(left + width, y + 0.12, found, ha="right", weight="bold" if i == 0 else "normal")
     for line, text in enumerate(("gradient × input: red patches speak", "for the answer, blue ones against it")):
         canvas.write(left, top + height - 0.22 + 0.14 * line, text, fontsize=6.5, color="#777777")

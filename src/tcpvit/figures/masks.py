@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import colorsys
+import io
 
 import numpy as np
+from PIL import Image
 
 IGNORED = 255
 UNKNOWN = "#9a9a9a"
@@ -43,3 +45,10 @@ def palette() -> np.ndarray:
 def rgb(color: str) -> tuple[int, int, int]:
     """The three numbers of "#rrggbb"."""
     return int(color[1:3], 16), int(color[3:5], 16), int(color[5:7], 16)
+
+
+def as_png(image: Image.Image | np.ndarray) -> bytes:
+    """An image, or pixels (H, W, 3), as a PNG file."""
+    content = io.BytesIO()
+    (Image.fromarray(image) if isinstance(image, np.ndarray) else image).save(content, format="PNG")
+    return content.getvalue()

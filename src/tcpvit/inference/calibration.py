@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from tcpvit.data import Images
+from tcpvit.data.walk import find_images
+from tcpvit.inference.inputs import as_image_files
 from tcpvit.inference.loading import LoadedModel
-from tcpvit.inference.predict import as_image_files, find_images
 from tcpvit.tensorize.texts import read_texts, text_batches, tokenizer_of
 from tcpvit.training.build import build_batches, load_splits
 from tcpvit.training.recipe import Recipe

@@ -20,9 +20,9 @@ from tcpvit.data.decode import as_colour
 from tcpvit.data.image_set import IGNORE
 from tcpvit.data.images import Fit
 from tcpvit.inference.exported import ExportedModel
+from tcpvit.inference.inputs import as_set
 from tcpvit.inference.loading import LoadedModel
-from tcpvit.inference.predict import as_image_files
-from tcpvit.inference.volumes import as_volume_files, takes_volumes
+from tcpvit.layers.attention import maps_of_all
 from tcpvit.models.segmenter import EncoderDecoder
 from tcpvit.models.swin import SwinTransformer
 from tcpvit.models.vit import VisionTransformer
@@ -144,8 +144,7 @@ def explain_files(
     """
     if truths is not None and not loaded.segments:
         raise ValueError(f"{loaded.name} gives one label to an image; true masks are for a segmenter")
-    volumes = takes_volumes(loaded)
-    data = as_volume_files(loaded, files, fit) if volumes else as_image_files(loaded, files, fit)
+    data = as_set(loaded, files, fit)
     if truths is not None:
         data = replace(data, targets=tuple(map(str, truths)))
     for row, file in enumerate(files):
@@ -194,8 +193,6 @@ def _backbone(model: nn.Module) -> VisionTransformer:
     backbone = model.backbone if isinstance(model, EncoderDecoder) else model
     if not isinstance(backbone, VisionTransformer) or backbone.transform is None:
         raise ValueError(f"explain shows what the slices of a TCP-ViT do; {_kind(backbone)}")
-    if backbone.config.factorised:
-        raise ValueError("explain follows attention over a whole image, and this model attends to frames one by one")
     return backbone
 
 
@@ -254,9 +251,14 @@ def _looks(backbone: VisionTransformer, images: Tensor, grid: tuple[int, ...]) -
     """Where the class token looks, (L, S, H, *grid), and the rollout of the slices, (S, *grid).
 
     Without a class token it is where the patches look on average; a pooled token stands for all that it is the mean of.
+    In blocks that attend within frames, or along the depth, a token looks at those alone.
     """
-    found = [maps if maps.ndim == 5 else maps[None] for maps in backbone.attention_maps(images)]
-    maps = torch.stack(found)[:, :, 0]  # (L, S, H, T, T)
+    blocks: Any = backbone.blocks
+    found = [
+        maps_of_all(maps, grid, block.attn.along)
+        for maps, block in zip(backbone.attention_maps(images), blocks, strict=True)
+    ]
+    maps = torch.stack([maps if maps.ndim == 5 else maps[None] for maps in found])[:, :, 0]  # (L, S, H, T, T)
     prefix, pool = backbone.num_prefix_tokens, backbone.config.attention_pool
 
     def on_grid(rows: Tensor) -> Tensor:

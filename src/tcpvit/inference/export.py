@@ -8,10 +8,7 @@ from __future__ import annotations
 import copy
 import json
 import os
-import warnings
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,12 +22,22 @@ from tcpvit.data import Batches, Images, Splits
 from tcpvit.data.augment import normalise
 from tcpvit.data.image_set import PIXEL_SCALE
 from tcpvit.errors import did_you_mean
-from tcpvit.files import temporary_folder
+from tcpvit.files import check_writable, temporary_folder
 from tcpvit.inference.evaluate import recipe_for
-from tcpvit.inference.exported import FORMATS, KEY, SUFFIXES, About, ExportedModel, Format, load_exported, require
+from tcpvit.inference.exported import (
+    FORMATS,
+    KEY,
+    SUFFIXES,
+    About,
+    ExportedModel,
+    Format,
+    load_exported,
+    quiet,
+    require,
+)
 from tcpvit.inference.loading import LoadedModel, Weights, load_model
 from tcpvit.inference.pixels import FromPixels
-from tcpvit.inference.quantise import Int8, check_int8, quantise
+from tcpvit.inference.quantise import Int8, check_int8, quantise, round_weights_
 from tcpvit.models.deploy import Form, deployed
 from tcpvit.models.segmenter import EncoderDecoder
 from tcpvit.tables import Bytes, Table, percent
@@ -44,6 +51,7 @@ BATCHES = (1, 3, 7)  # at which a file is compared with its model
 TOLERANCE = 1e-4  # of the largest number that the model gives
 OPSET = 20  # the first with GELU
 MOST = 2**16  # images in a batch
+SHOWN = 6  # kinds of operations in the table; to_dict has all
 CALIBRATED, SCORED = 256, 1000  # images for the ranges of static int8, and for accuracy before and after
 
 
@@ -83,7 +91,9 @@ class Exported:
             table.add(row, f"{percent(self.before)} and {percent(self.after)}")
         if self.operations:
             common = sorted(self.operations.items(), key=lambda item: (-item[1], item[0]))
-            table.add("operations", ", ".join(f"{count} {name}" for name, count in common))
+            rest = sum(count for _, count in common[SHOWN:])
+            named = [f"{count} {name}" for name, count in common[:SHOWN]] + [f"{rest} others"] * (rest > 0)
+            table.add("operations", ", ".join(named))
         return [table]
 
 
@@ -125,6 +135,7 @@ def export_model(
     path = Path(out or f"{loaded.name}{suffix}")
     if path.suffix.lower() != suffix:
         raise ValueError(f"a file of the format {format} is called NAME{suffix}, got {path}")
+    check_writable(path)
     about = describe(loaded, preprocess, int8)
     sample = sample_images(loaded, about, data, data_root)
     graph = graph_of(loaded, about, form)
@@ -135,7 +146,7 @@ def export_model(
         difference, largest = compare(made, loaded, about, sample, tolerance)
         found = Exported(str(path), format, form, 0, operations, difference, largest, sample.source)
         if int8 is not None:
-            found = replace(found, **make_int8(made, int8, loaded, about, sample))
+            found = replace(found, **make_int8(made, int8, graph, loaded, about, sample))
         parts = sorted(folder.iterdir(), key=lambda part: part.name == path.name)  # the file that is asked for last
         found = replace(found, bytes=sum(part.stat().st_size for part in parts))
         for part in parts:
@@ -216,12 +227,18 @@ def _take(images: Images, about: About, most: int) -> Tensor:
     return images.fetch(torch.arange(min(len(images), most))).images
 
 
-def make_int8(file: Path, int8: Int8, loaded: LoadedModel, about: About, sample: Sample) -> dict[str, Any]:
+def make_int8(
+    file: Path, int8: Int8, graph: nn.Module, loaded: LoadedModel, about: About, sample: Sample
+) -> dict[str, Any]:
     """Round the file to int8, and say what that costs: the difference, and the metric before and after."""
     if int8 == "static" and sample.splits is None:
         raise ValueError("static int8 needs images for its ranges; name a set with --calibrate")
-    pixels = sample.pixels if sample.splits is None else _take(sample.splits.train, about, CALIBRATED)
-    quantise(file, int8, normalised(loaded, about, pixels))
+    if int8 == "weights":
+        round_weights_(graph)
+        write_graph(graph, file, "torch-export", about, example_for(about, sample))
+    else:
+        pixels = sample.pixels if sample.splits is None else _take(sample.splits.train, about, CALIBRATED)
+        quantise(file, int8, normalised(loaded, about, pixels))
     off, _ = compare(file, loaded, about, sample, float("inf"))
     found: dict[str, Any] = {"int8": int8, "int8_difference": off}
     if sample.splits is None:
@@ -291,7 +308,7 @@ def write_graph(graph: nn.Module, path: Path, format: Format, about: About, exam
         if format == "onnx":
             path.write_bytes(proto.SerializeToString())
         else:
-            write_openvino(proto, path, about)
+            write_openvino(proto.SerializeToString(), path, about)
     return dict(Counter(node.op_type for node in proto.graph.node))
 
 
@@ -314,28 +331,13 @@ def as_onnx(program: Any, about: About) -> Any:
     return proto
 
 
-def write_openvino(proto: Any, path: Path, about: About) -> None:
-    """The pair .xml and .bin, in float32."""
+def write_openvino(content: bytes, path: Path, about: About) -> None:
+    """The pair .xml and .bin of an ONNX file's content, in float32."""
     import openvino
 
-    model = openvino.Core().read_model(proto.SerializeToString())
+    model = openvino.Core().read_model(content)
     model.set_rt_info(json.dumps(about), [KEY])
     openvino.save_model(model, path, compress_to_fp16=False)
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Without the exporters' remarks, which are for those who write exporters."""
-    import logging
-
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(before)
 
 
 @torch.inference_mode()

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import importlib
 import json
+import logging
+import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -107,6 +110,19 @@ def load_exported(path: Path, threads: int | None = None) -> LoadedModel:
     about = read_about(path, text)
     preprocessing: Any = about["preprocessing"]
     return LoadedModel(about["name"], ExportedModel(path, run, about).eval(), None, preprocessing)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without the exporters' remarks, which are for those who write them."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
 
 
 def require(kind: str) -> None:

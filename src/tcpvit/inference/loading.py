@@ -116,6 +116,18 @@ class LoadedModel:
         return (self.preprocessing or {}).get("task") == "segmentation" or isinstance(self.model, EncoderDecoder)
 
     @property
+    def takes_volumes(self) -> bool:
+        """Whether its images have three axes."""
+        if self.preprocessing:
+            return len(self.preprocessing["image_shape"]) == 4
+        return getattr(self.config, "ndim", 2) == 3
+
+    @property
+    def takes_clips(self) -> bool:
+        """Whether they are clips."""
+        return self.takes_volumes and (self.preprocessing or {}).get("unit") == "clips"
+
+    @property
     def side(self) -> int | None:
         """The side of the square images that it was trained on, if that is known."""
         sides = set(self.preprocessing["image_shape"][1:]) if self.preprocessing else set()

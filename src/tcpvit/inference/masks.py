@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,9 +19,10 @@ from tcpvit.data.augment import normalise
 from tcpvit.data.decode import as_colour, read_pixels
 from tcpvit.data.image_set import IGNORE, PIXEL_SCALE
 from tcpvit.data.images import Fit, OnBad, check_kind, list_bad, resize_pixels, why
-from tcpvit.figures.masks import overlay, palette
-from tcpvit.files import write_inside
+from tcpvit.figures.masks import as_png, overlay, palette
+from tcpvit.files import names_below_common, write_inside
 from tcpvit.inference.loading import LoadedModel
+from tcpvit.inference.volumes import Segmenter, volume_segmenter
 from tcpvit.progress import Progress
 from tcpvit.training.build import find_device
 from tcpvit.training.recipe import Recipe
@@ -68,41 +68,14 @@ def segment_files(
     device: str = "auto",
     progress: Progress | None = None,
 ) -> tuple[list[Segmented], list[str]]:
-    """Write folder/masks and folder/overlays; also gives a sentence for each file that could not be read."""
-    at = find_device(Recipe(device=device))
-    model, about, fit = loaded.model.to(at).eval(), loaded.preparation(), fit or loaded.fit
+    """Segment images or volumes into folder/masks and folder/overlays.
 
-    def read(file: str) -> np.ndarray:
-        try:
-            pixels = read_pixels(file, about.get("bands", "all"))
-            check_kind(pixels, about["image_shape"][0], loaded.dtype)
-        except Exception as error:
-            raise ValueError(why(file, error)) from None
-        return pixels
-
-    def segment(pixels: np.ndarray) -> tuple[np.ndarray, bytes, bytes]:
-        mask = segment_image(model, pixels, about, fit, at)
-        return mask, as_png(as_palette(mask)), as_png(overlay(as_colour(pixels), mask, edges=True))
-
-    names = [(name, name) for name in _names(files)]
-    return write_masks(loaded, files, names, folder, read, segment, on_bad=on_bad, progress=progress)
-
-
-def write_masks(
-    loaded: LoadedModel,
-    files: Sequence[str | Path],
-    names: Sequence[tuple[Path, Path]],
-    folder: Path,
-    read: Callable[[str], Any],
-    segment: Callable[[Any], tuple[np.ndarray, bytes, bytes]],
-    *,
-    on_bad: OnBad,
-    progress: Progress | None,
-) -> tuple[list[Segmented], list[str]]:
-    """Read and segment each file, and write its mask and its overlay under their names.
-
-    `read` raises a ValueError that names a bad file; `segment` gives the class of each pixel or voxel, and both files.
+    Also gives a sentence for each file that could not be read.
     """
+    at = find_device(Recipe(device=device))
+    loaded.model.to(at).eval()
+    prepare = volume_segmenter if loaded.takes_volumes else image_segmenter
+    read, segment, names = prepare(loaded, files, fit or loaded.fit, at)
     classes = loaded.preparation()["classes"]
     if len(classes) > IGNORE:
         raise ValueError(f"{loaded.name} has {len(classes)} classes; a mask of bytes holds {IGNORE} at most")
@@ -130,11 +103,23 @@ def write_masks(
     return found, bad
 
 
-def as_png(image: Image.Image | np.ndarray) -> bytes:
-    """An image, or pixels (H, W, 3), as a PNG file."""
-    content = io.BytesIO()
-    (Image.fromarray(image) if isinstance(image, np.ndarray) else image).save(content, format="PNG")
-    return content.getvalue()
+def image_segmenter(loaded: LoadedModel, files: Sequence[str | Path], fit: Fit, device: torch.device) -> Segmenter:
+    """Masks of bytes with a palette, and images with the mask on them."""
+    about = loaded.preparation()
+
+    def read(file: str) -> np.ndarray:
+        try:
+            pixels = read_pixels(file, about.get("bands", "all"))
+            check_kind(pixels, about["image_shape"][0], loaded.dtype)
+        except Exception as error:
+            raise ValueError(why(file, error)) from None
+        return pixels
+
+    def segment(pixels: np.ndarray) -> tuple[np.ndarray, bytes, bytes]:
+        mask = segment_image(loaded.model, pixels, about, fit, device)
+        return mask, as_png(as_palette(mask)), as_png(overlay(as_colour(pixels), mask, edges=True))
+
+    return Segmenter(read, segment, [(name, name) for name in names_below_common(files, ".png")])
 
 
 def check_folder(folder: Path, files: Sequence[str | Path]) -> None:
@@ -200,19 +185,3 @@ def as_palette(mask: np.ndarray) -> Image.Image:
     image = Image.fromarray(mask).convert("L")
     image.putpalette(palette().ravel().tolist())
     return image
-
-
-def _names(files: Sequence[str | Path]) -> list[Path]:
-    """A .png for each file, in the folders that the files lie in below their common one; no two are the same."""
-    paths = [Path(os.path.abspath(file)) for file in files]  # as they are named, also where they are links
-    common = os.path.commonpath([path.parent for path in paths])
-    names: list[Path] = []
-    taken: set[str] = set()
-    for path in paths:
-        place = path.relative_to(common)
-        name, longer = place.with_suffix(".png"), f"{path.name}.png"
-        while str(name).lower() in taken:  # cat.jpg and cat.png, or Cat.jpg where upper case does not count
-            name, longer = place.with_name(longer), f"{longer}.png"
-        taken.add(str(name).lower())
-        names.append(name)
-    return names

@@ -8,14 +8,11 @@ from pathlib import Path
 
 import torch
 
-from tcpvit.data import ImageFiles
 from tcpvit.data.augment import normalise
-from tcpvit.data.decode import EXTENSIONS
 from tcpvit.data.images import Fit, OnBad, list_bad
-from tcpvit.data.walk import walk_images
+from tcpvit.inference.inputs import as_set
 from tcpvit.inference.loading import LoadedModel
 from tcpvit.inference.masks import Segmented
-from tcpvit.inference.volumes import as_volume_files, takes_volumes
 from tcpvit.progress import Progress
 from tcpvit.training.build import find_device
 from tcpvit.training.evaluation import unwrapped
@@ -56,32 +53,6 @@ class Predictions:
     bad: list[str]
 
 
-def find_images(paths: Sequence[Path], leave_out: Sequence[Path] = ()) -> list[Path]:
-    """Files as they are named, folders searched for images in alphabetical order, without those to leave out.
-
-    In a folder each real file is taken once; its pipes, sockets and devices are given too, to be named as unreadable.
-    """
-    files: list[Path] = []
-    for path in paths:
-        if path.is_dir():
-            walk = walk_images(path)
-            inside = sorted(map(Path, [*walk.once(), *walk.special]))
-            ours = [folder.resolve() for folder in leave_out if path.resolve() in folder.resolve().parents]
-            files += [file for file in inside if not _is_below(file, ours)]
-        elif path.is_file():
-            files.append(path)
-        else:
-            raise ValueError(f"{path} is neither a file nor a folder")
-    if not files:
-        searched = ", ".join(str(path) for path in paths)
-        raise ValueError(f"there are no images in {searched}; looked for {', '.join(sorted(EXTENSIONS))}")
-    return files
-
-
-def _is_below(file: Path, folders: Sequence[Path]) -> bool:
-    return any(folder in file.resolve().parents for folder in folders)
-
-
 @torch.inference_mode()
 def predict_files(
     loaded: LoadedModel,
@@ -99,7 +70,7 @@ def predict_files(
     at = find_device(Recipe(device=device))
     if loaded.preparation()["task"] != "classification":
         raise ValueError(f"{loaded.name} labels every pixel; take tcpvit.inference.segment_files for it")
-    data = as_volume_files(loaded, files, fit) if takes_volumes(loaded) else as_image_files(loaded, files, fit)
+    data = as_set(loaded, files, fit)
     model = loaded.model.to(at).eval()
     top = min(top, len(data.classes))
     found: list[Prediction] = []
@@ -126,24 +97,3 @@ def check_counts(top: int, batch_size: int) -> None:
     """Both are at least 1."""
     if top < 1 or batch_size < 1:
         raise ValueError(f"top and batch_size are at least 1, got {top} and {batch_size}")
-
-
-def as_image_files(loaded: LoadedModel, files: Sequence[str | Path], fit: Fit | None = None) -> ImageFiles:
-    """The files as a set of the kind that the model was trained on; without a record of that, as ImageNet's are."""
-    about = loaded.preparation()
-    channels, height, width = about["image_shape"]
-    if height != width:
-        raise ValueError(f"{loaded.name} takes images of {width}×{height} pixels; files are made square")
-    return ImageFiles(
-        files=tuple(map(str, files)),
-        targets=torch.zeros(len(files), dtype=torch.int64),  # not known
-        classes=tuple(about["classes"]),
-        source="the images",
-        image_size=height,
-        fit=fit or loaded.fit,
-        mean=tuple(about["mean"]),
-        std=tuple(about["std"]),
-        bands=about.get("bands", "all"),
-        channels=channels,
-        dtype=loaded.dtype,
-    )

@@ -1,4 +1,4 @@
-"""int8: the weights of an ONNX file as bytes, activations too, by onnxruntime's own quantisation."""
+"""int8: the weights of a file as bytes, with onnxruntime activations too; torchao rounds those of torch.export."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from torch import Tensor
+from torch import Tensor, nn
 
-from tcpvit.errors import did_you_mean
+from tcpvit.errors import did_you_mean, import_extra
+from tcpvit.inference.exported import quiet
 
-Int8 = Literal["dynamic", "static"]
+Int8 = Literal["dynamic", "static", "weights"]
 KINDS: tuple[str, ...] = get_args(Int8)
 BATCH = 16  # images at a time in calibration
 
@@ -22,10 +23,28 @@ def check_int8(int8: str | None, format: str, preprocess: bool) -> None:
         return
     if int8 not in KINDS:
         raise ValueError(f"no int8 is called {int8!r}{did_you_mean(int8, KINDS)}")
-    if format != "onnx":
-        raise ValueError(f"int8 is made for --format onnx, got {format}")
+    wanted = "torch-export" if int8 == "weights" else "onnx"
+    if format != wanted:
+        raise ValueError(f"int8 {int8} is made for --format {wanted}, got {format}")
+    if int8 == "weights":
+        torchao()
     if preprocess:
         raise ValueError("int8 files take normalised images; leave --preprocess out")
+
+
+def torchao() -> Any:
+    """The package torchao, or an error that says how to install it."""
+    with quiet():  # it remarks on kernels for GPUs
+        return import_extra("torchao.quantization", "int8 weights for PyTorch are made with torchao", "int8")
+
+
+def round_weights_(model: nn.Module) -> None:
+    """Round the weights of all linear layers to int8, with a scale for each row; activations stay float32.
+
+    `deployed` makes linear layers of the maps of slices.
+    """
+    package = torchao()
+    package.quantize_(model, package.Int8WeightOnlyConfig())
 
 
 def quantise(path: Path, int8: Int8, images: Tensor) -> None:

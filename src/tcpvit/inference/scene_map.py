@@ -28,7 +28,7 @@ from tcpvit.training.recipe import Recipe
 
 @dataclass(frozen=True, eq=False)
 class SceneMap:
-    """Classes (H, W), 1, 2, ... by `scene.class_names`, 0 where a window holds no numbers; confidences from 0 to 1."""
+    """Classes (H, W), 1, 2, ... by `scene.class_names`, 0 where there are no data; confidences from 0 to 1."""
 
     model: str
     scene: Scene  # with the names and colours of the model's classes
@@ -50,9 +50,10 @@ class SceneMap:
             table.add(name, int(counts[k]), f"{100 * counts[k] / self.classes.size:.1f} %", sure)
         table.notes.append(f"{self.classes.size:,} pixels in {self.seconds:.1f} s")
         if counts[0]:
-            table.notes.append(
-                f"{counts[0]:,} pixels were left out: their windows hold values that are no finite numbers"
-            )
+            lacking = 0 if self.scene.missing is None else int(self.scene.missing.sum())
+            no_numbers = int(counts[0]) - lacking
+            reasons = {"they have no data": lacking, "their windows hold values that are no finite numbers": no_numbers}
+            table.notes += [f"{number:,} pixels left out: {why}" for why, number in reasons.items() if number]
         return table
 
 
@@ -85,6 +86,8 @@ def classify_scene(
         rows, columns = pixels.T
         classes[rows, columns] = found.cpu().numpy()
         confidence[rows, columns] = sure.nan_to_num(0).cpu().numpy()
+    if scene.missing is not None:
+        classes[scene.missing], confidence[scene.missing] = 0, 0
     known = replace(
         scene, labels=None, class_names=tuple(about["classes"]), colours=tuple(map(tuple, about["scene"]["colours"]))
     )

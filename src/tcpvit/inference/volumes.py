@@ -5,9 +5,9 @@ A volume larger than what the model was trained on is segmented by windows that 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,92 +16,35 @@ from torch import Tensor, nn
 
 from tcpvit.data.augment import normalise
 from tcpvit.data.image_set import PIXEL_SCALE
-from tcpvit.data.images import Fit, OnBad
-from tcpvit.data.volumes.files import VolumeFiles, as_trained
-from tcpvit.data.volumes.folder import cut_out, fitted, fitted_mask, padded, read_pair, window_corners
+from tcpvit.data.images import Fit
+from tcpvit.data.volumes.files import as_trained
+from tcpvit.data.volumes.folder import cut_out, fitted, padded, window_corners
 from tcpvit.data.volumes.nifti import nifti_bytes
 from tcpvit.data.volumes.read import SUFFIXES as VOLUMES
-from tcpvit.data.volumes.read import find_volumes, read_volume, stem_of
+from tcpvit.data.volumes.read import read_volume, stem_of
 from tcpvit.data.volumes.video import SUFFIXES as CLIPS
-from tcpvit.data.volumes.video import count_frames, find_clips, read_clip
+from tcpvit.data.volumes.video import count_frames, read_clip
 from tcpvit.data.volumes.volume import Volume
+from tcpvit.figures.masks import as_png
 from tcpvit.figures.montage import caption_bar, montage
+from tcpvit.files import free_names
 from tcpvit.inference.loading import LoadedModel
-from tcpvit.inference.masks import Segmented, as_png, write_masks
-from tcpvit.progress import Progress
-from tcpvit.training.build import find_device
-from tcpvit.training.recipe import Recipe
 
 OVERLAP = 0.5  # of neighbouring windows
 SHOWN = 16  # frames or slices of a montage
 
 
-def takes_volumes(loaded: LoadedModel) -> bool:
-    """Whether the images of a model have three axes."""
-    config = loaded.config
-    return len(loaded.preprocessing["image_shape"]) == 4 if loaded.preprocessing else getattr(config, "ndim", 2) == 3
+class Segmenter(NamedTuple):
+    """How the files of one kind are segmented."""
+
+    read: Callable[[str], Any]  # raises a ValueError that names a bad file
+    segment: Callable[[Any], tuple[NDArray[np.uint8], bytes, bytes]]  # the class of each pixel or voxel, and both files
+    names: list[tuple[Path, Path]]  # of the mask and of the overlay of each file
 
 
-def takes_clips(loaded: LoadedModel) -> bool:
-    """Whether they are clips."""
-    return takes_volumes(loaded) and (loaded.preprocessing or {}).get("unit") == "clips"
-
-
-def find_files(loaded: LoadedModel, paths: Sequence[Path], leave_out: Sequence[Path] = ()) -> list[Path]:
-    """The volumes or clips among the paths and below them, without those in folders that we write into."""
-    found = find_clips(paths) if takes_clips(loaded) else find_volumes(paths)
-    ours = [folder.resolve() for folder in leave_out if not any(_is_or_below(path, folder) for path in paths)]
-    kept = [file for file in found if not any(_is_or_below(file, folder) for folder in ours)]
-    if not kept:
-        raise ValueError(f"{', '.join(map(str, paths))} holds nothing but what was written here before")
-    return kept
-
-
-def _is_or_below(path: Path, folder: Path) -> bool:
-    return path.resolve().is_relative_to(folder.resolve())
-
-
-def as_volume_files(loaded: LoadedModel, files: Sequence[str | Path], fit: Fit | None = None) -> VolumeFiles:
-    """The files as a set of the kind that the model was trained on."""
+def volume_segmenter(loaded: LoadedModel, files: Sequence[str | Path], fit: Fit, device: torch.device) -> Segmenter:
+    """Masks as NIfTI files in the orientation of each volume, and montages."""
     about = loaded.preparation()
-    channels, frames, *size = about["image_shape"]
-    options = loaded.recipe.data.options if loaded.recipe else {}
-
-    def read(file: str) -> NDArray[Any]:
-        if takes_clips(loaded):
-            return read_clip(file, frames, size[0], stride=options.get("stride"), colour=channels == 3)
-        return fitted(read_volume(file).voxels, (frames, *size), fit or loaded.fit)
-
-    def read_mask(mask: str, file: str) -> NDArray[Any]:
-        return fitted_mask(read_pair(Path(file), Path(mask))[1], (frames, *size), fit or loaded.fit)
-
-    return VolumeFiles(
-        files=tuple(map(str, files)),
-        read=read,
-        read_mask=read_mask,
-        shape=tuple(about["image_shape"]),
-        classes=tuple(about["classes"]),
-        source="the volumes",
-        mean=tuple(about["mean"]),
-        std=tuple(about["std"]),
-        dtype=loaded.dtype,
-    )
-
-
-@torch.inference_mode()
-def segment_volumes(
-    loaded: LoadedModel,
-    files: Sequence[str | Path],
-    folder: Path,
-    *,
-    fit: Fit | None = None,
-    on_bad: OnBad = "skip",
-    device: str = "auto",
-    progress: Progress | None = None,
-) -> tuple[list[Segmented], list[str]]:
-    """Write folder/masks/NAME.nii.gz, in the orientation of each file, and folder/overlays/NAME.png, a montage."""
-    at = find_device(Recipe(device=device))
-    model, about, fit = loaded.model.to(at).eval(), loaded.preparation(), fit or loaded.fit
 
     def read(file: str) -> tuple[Volume, NDArray[Any]]:
         volume = read_volume(file)
@@ -109,23 +52,11 @@ def segment_volumes(
 
     def segment(found: tuple[Volume, NDArray[Any]]) -> tuple[NDArray[np.uint8], bytes, bytes]:
         volume, voxels = found
-        mask = segment_volume(model, voxels, about, at, fit)
+        mask = segment_volume(loaded.model, voxels, about, device, fit)
         return mask, nifti_bytes(mask, volume.affine), as_png(montage(volume.voxels, mask, SHOWN))
 
-    names = [(Path(f"{name}.nii.gz"), Path(f"{name}.png")) for name in _names(files)]
-    return write_masks(loaded, files, names, folder, read, segment, on_bad=on_bad, progress=progress)
-
-
-def _names(files: Sequence[str | Path]) -> list[str]:
-    """A name for each file, that of the file with a number where it is taken."""
-    names: list[str] = []
-    for file in files:
-        name, number = stem_of(Path(file)), 1
-        free = name
-        while free.lower() in map(str.lower, names):
-            number, free = number + 1, f"{name}-{number + 1}"
-        names.append(free)
-    return names
+    names = free_names(map(Path, files), lambda file, n: f"{stem_of(file)}-{n}" if n > 1 else stem_of(file))
+    return Segmenter(read, segment, [(Path(f"{name}.nii.gz"), Path(f"{name}.png")) for name in names])
 
 
 def segment_volume(

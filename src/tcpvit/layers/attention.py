@@ -183,6 +183,31 @@ def out_of_groups(o: Tensor, grid: tuple[int, ...] | None, along: Along | None) 
     return torch.cat([prefix.mean(2), groups.flatten(2, 3)], 2)
 
 
+def maps_of_all(maps: Tensor, grid: tuple[int, ...] | None, along: Along | None) -> Tensor:
+    """Maps of groups, (..., B·G, H, p+L, p+L), as maps of all tokens, (..., B, H, p+N, p+N), with 0 between groups.
+
+    They do to the values what attention in groups does: prefix tokens are averaged over the groups.
+
+    >>> maps_of_all(torch.full((4, 2, 10, 10), 0.1), (4, 3, 3), "space").shape
+    torch.Size([1, 2, 37, 37])
+    """
+    if along is None or grid is None:
+        return maps
+    T, places = grid[0], grid[1] * grid[2]
+    index = torch.arange(T * places, device=maps.device).view(T, places)
+    index = index if along == "space" else index.T  # (G, L)
+    count, length = index.shape
+    p = maps.shape[-1] - length
+    groups = maps.unflatten(-4, (-1, count)).transpose(-4, -3)  # (..., B, H, G, p+L, p+L)
+    whole = maps.new_zeros(*groups.shape[:-3], p + T * places, p + T * places)
+    index = index + p
+    whole[..., :p, :p] = groups[..., :p, :p].mean(-3)
+    whole[..., :p, index] = groups[..., :p, p:].transpose(-3, -2) / count
+    whole[..., index, :p] = groups[..., p:, :p]
+    whole[..., index[:, :, None], index[:, None]] = groups[..., p:, p:]
+    return whole
+
+
 def split_heads(qkv: Tensor, num_heads: int, *, joint: bool = False) -> tuple[Tensor, ...]:
     """(C, B, N, 3·H·d_h) -> q, k, v: each (C·B, H, N, d_h), or (B, H, N, C·d_h) for joint attention.
 

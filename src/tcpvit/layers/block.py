@@ -182,9 +182,9 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, grid: Grid | None = None) -> Tensor:
         """(B, N, D) -> (B, N, D); `grid` is where the tokens lie, for an attention or filters that ask for it."""
-        if (attended := attention_half(self, x)) is None:
+        if (attended := attention_half(self, x, grid)) is None:
             attended = x + self.drop_path(attend_pooled(self, x, grid))  # Eq. std_block_attn
-        if (fed := ffn_half(self, attended, Mlp)) is None:
+        if (fed := ffn_half(self, attended, grid, Mlp)) is None:
             fed = attended + self.drop_path(self.mlp(self.norm2(attended), grid))  # Eq. std_block_ffn
         return fed
 
@@ -251,9 +251,9 @@ class TBlock(nn.Module):
 
     def forward(self, x_hat: Tensor, grid: Grid | None = None) -> Tensor:
         """(C, B, N, d) -> (C, B, N, d); `grid` as in `Block`."""
-        if (attended := attention_half(self, x_hat)) is None:
+        if (attended := attention_half(self, x_hat, grid)) is None:
             attended = x_hat + self.drop_path(attend_pooled(self, x_hat, grid))  # Eq. block_attn
-        if (fed := ffn_half(self, attended, TMlp)) is None:
+        if (fed := ffn_half(self, attended, grid, TMlp)) is None:
             fed = attended + self.drop_path(self.mlp(self.norm2(attended), grid))  # Eq. block_ffn
         return fed
 

@@ -26,7 +26,7 @@ from torch.utils._pytree import tree_map_only
 from tcpvit.analysis.dry_run import find_example
 from tcpvit.layers.transform import HatTransform
 from tcpvit.progress import Progress
-from tcpvit.tensorize.assign import assign, energy, hat_features
+from tcpvit.tensorize.assign import assign, hat_features
 from tcpvit.tensorize.config import TensorizeConfig
 from tcpvit.tensorize.find import Site
 from tcpvit.tensorize.flops import Example
@@ -115,9 +115,8 @@ def _arrange(space: Space, phi: Tensor, weights: set[int], checks: _Checks) -> t
         return 0.0, NOT_CALLED
     features = torch.cat([hat_features(s.rows(), phi) for s in space.sides if id(s.parameter) in weights], -1)
     places = torch.arange(space.width)
-    order = assign(features, phi, places // space.head if space.head else torch.zeros_like(places))
-    gain = energy(features, phi, order) - energy(features, phi, places)
-    if torch.equal(order, places) or gain <= 0:
+    order, gain = assign(features, phi, places // space.head if space.head else torch.zeros_like(places))
+    if gain <= 0:
         return 0.0, ""
     if not check.allows(space, order):
         return 0.0, NOT_FREE

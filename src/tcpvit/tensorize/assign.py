@@ -36,15 +36,15 @@ def energy(features: Tensor, phi: Tensor, order: Tensor) -> float:
     return _hat_tubes(features, phi, order.view(-1, len(phi))).square().sum(dtype=torch.float64).item()
 
 
-def assign(features: Tensor, phi: Tensor, blocks: Tensor) -> Tensor:
-    """An order of the features in which a projection keeps at least as much as in the one that is there.
+def assign(features: Tensor, phi: Tensor, blocks: Tensor) -> tuple[Tensor, float]:
+    """An order of the features in which a projection keeps at least as much as in the one that is there; what it wins.
 
     `blocks` (F,) labels the places; a feature stays in a place of its own label, as within a head.
 
     >>> phi = torch.tensor([[1.0, 1.0], [1.0, -1.0]]) / 2**0.5
     >>> features = hat_features(torch.randn(16, 4, generator=torch.Generator().manual_seed(0)), phi)
-    >>> order = assign(features, phi, torch.zeros(16))
-    >>> energy(features, phi, order) > 1.1 * energy(features, phi, torch.arange(16))
+    >>> order, gain = assign(features, phi, torch.zeros(16))
+    >>> gain > 0.1 * energy(features, phi, torch.arange(16))
     True
     """
     tube = len(phi)
@@ -58,7 +58,7 @@ def assign(features: Tensor, phi: Tensor, blocks: Tensor) -> Tensor:
         before, kept = kept, energy(features, phi, members)
         if kept <= before * (1 + 1e-4):
             break
-    return members.flatten() if kept > start else torch.arange(len(blocks))
+    return (members.flatten(), kept - start) if kept > start else (torch.arange(len(blocks)), 0.0)
 
 
 def _hat_tubes(features: Tensor, phi: Tensor, members: Tensor) -> Tensor:
@@ -72,7 +72,7 @@ def _hat_tubes(features: Tensor, phi: Tensor, members: Tensor) -> Tensor:
 def _fill(features: Tensor, phi: Tensor, members: Tensor, places: Tensor) -> None:
     """Give the features at each position of the tubes to the tubes anew, each label for itself, if that keeps more."""
     hats = _hat_tubes(features, phi, members)
-    for position in range(len(phi)):
+    for position in range(1, len(phi)):  # a tube is known by its first feature
         own = phi[:, position, None] * features[members[:, position]]
         hats -= own
         gain = hats.flatten(1) @ own.flatten(1).mT  # (tube, feature)
@@ -89,8 +89,8 @@ def _sort(features: Tensor, phi: Tensor, members: Tensor, places: Tensor) -> Ten
     A tube read backwards often keeps as much. Every second tube takes the last of such orders, so that features which
     stood at the same position, and could not meet, can meet in the next sweep.
     """
-    own = features[members].transpose(1, 2)  # (tube, slice, position, d)
-    products = own @ own.mT
+    own = [features[column] for column in members.T]  # a (tube, slice, d) for each position
+    products = torch.stack([torch.stack([(a * b).sum(-1) for b in own], -1) for a in own], -1)  # (tube, slice, C, C)
     best, kept = members, torch.einsum("kp,kq,tkpq->t", phi, phi, products)
     more = torch.tensor([1 + ROUNDING, 1 - ROUNDING]).repeat(len(kept))[: len(kept)]
     for order in itertools.permutations(range(len(phi))):

@@ -58,8 +58,8 @@ def forms_of(problem: Problem, transforms: Mapping[int, Tensor], structure: Stru
 
 
 def rank_step(d_in: int, d_out: int) -> int:
-    """Ranks are multiples of this, which processors like."""
-    return 8 if min(d_in, d_out) >= 128 else 4 if min(d_in, d_out) >= 32 else 1
+    """Ranks are multiples of this: of wide layers as processors like it, of narrow ones as the budget does."""
+    return 8 if min(d_in, d_out) >= 128 else 1
 
 
 def deal(layers: Sequence[Sequence[Form]], budget: float) -> list[Form]:

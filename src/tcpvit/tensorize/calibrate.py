@@ -4,7 +4,8 @@
 2. What each layer would lose in each form (slices, low rank, both) follows from the Gram matrix of its inputs.
 3. One budget is dealt to all layers by these two (budget.py).
 4. Layer after layer is fitted (fit.py): its inputs come from the model as converted so far, its targets from the
-   original; where its output is added to a residual stream, the target makes up for what the stream has lost.
+   original; where its output is added to a residual stream, the target makes up for what the stream has lost. Layers
+   that stay dense, and the classifier, are fitted too: they make up for what those before them have lost.
 """
 
 from __future__ import annotations
@@ -50,38 +51,45 @@ def calibrate_(
     layers: Mapping[str, nn.Module],
     widths: Mapping[str, Sequence[int]],
     converted: Collection[str],
+    heads: Mapping[str, nn.Module],
     batches: Iterable[Batch],
     config: TensorizeConfig,
     progress: Progress,
     resume: Path | None = None,
 ) -> Calibration:
     """Replace dense layers by fitted ones, in place. `widths` are those that a tube must divide, for each layer;
-    those in `converted` may not stay dense. `resume` is a folder for what is done, until all is.
+    those in `converted` may not stay dense, `heads` stay so. `resume` is a folder for what is done, until all is.
 
     If this raises, the model is as it was.
     """
     _check_room(layers)
     batches = as_batches(model, batches)
     with in_eval_mode(model):
-        streams = Streams(model, [Place(name, layer) for name, layer in layers.items()], batches)
-        skipped = _leave(streams)
+        streams = Streams(model, [Place(name, layer) for name, layer in {**layers, **heads}.items()], batches)
+        skipped = _leave(streams, heads)
         done = Done(resume, model, batches, config)
         try:
             known = {} if config.uniform else sensitivities(streams)
             if not done.forms:
                 done.deal(_choose_forms(streams, widths, converted, known, config, progress))
             _fit_all(streams, done, known, config, progress)
+            left_dense = [place for place in streams.places if done.forms[place.name].is_dense]
+            for place in left_dense:
+                place.keep_old_()
             streams.put(True)
         except BaseException:
             streams.put(False)
             raise
     done.forget()
-    skipped |= {place.name: LEFT_DENSE for place in streams.places if place.new is None}
-    after, before = price_in_seconds({name: [form] for name, form in done.forms.items()}, _shapes(streams))
-    return Calibration(done.fits, skipped, {name: (before[name], forms[0].price) for name, forms in after.items()})
+    skipped |= {place.name: LEFT_DENSE for place in left_dense}
+    after, before = price_in_seconds(
+        {n: [form] for n, form in done.forms.items() if not form.is_dense}, _shapes(streams)
+    )
+    fits = {name: fit for name, fit in done.fits.items() if not fit.is_dense}
+    return Calibration(fits, skipped, {name: (before[name], forms[0].price) for name, forms in after.items()})
 
 
-def _leave(streams: Streams) -> dict[str, str]:
+def _leave(streams: Streams, heads: Collection[str]) -> dict[str, str]:
     """Layers that no batch reaches, or with too few tokens to fit them, stay as they are: why, by name."""
     few = {
         place.name: f"reads {width} features, for which at least {width} tokens are needed, and the calibration data "
@@ -90,7 +98,7 @@ def _leave(streams: Streams) -> dict[str, str]:
         if 0 < place.rows < (width := len(place.weight))
     }
     left = {place.name: NOT_REACHED for place in streams.places if not place.rows} | few
-    if len(left) == len(streams.places):
+    if all(place.name in left or place.name in heads for place in streams.places):
         name, why = next(iter(few.items()), ("", ""))
         raise ValueError(f"{name} {why}" if few else "the calibration data reach no layer that would be converted")
     streams.places = [place for place in streams.places if place.name not in left]
@@ -127,7 +135,7 @@ def _choose_forms(
     assert config.keep is not None
     options: dict[str, list[Form]] = {}
     for unit in progress.track(streams.order, "measuring layers"):
-        inside = [place for stage in streams.stages(unit) for place in stage]
+        inside = [place for stage in streams.stages(unit) for place in stage if place.name in widths]
         for place, (moments, rest) in zip(inside, _moments(streams, inside, known, sequential=False), strict=True):
             moments.merge(rest)
             problem = Problem(moments, place.weight, RIDGE_FOR_PRICES, _metric(known, place))
@@ -135,14 +143,15 @@ def _choose_forms(
             options[place.name] = [f for f in forms if not (f.is_dense and place.name in converted)] or forms
         streams.finish(unit, both=False)
     streams.restart()
-    prices = {place.name: float(place.weight.numel()) for place in streams.places}
+    heads = {p.name: Form(1, 0, 0.0, 0.0) for p in streams.places if p.name not in widths}
+    prices = {place.name: float(place.weight.numel()) for place in streams.places if place.name in widths}
     if config.budget == "time":
         options, prices = price_in_seconds(options, _shapes(streams))
     names = list(options)
     if config.uniform:
-        return {name: _best_within(options[name], config.keep * prices[name]) for name in names}
+        return heads | {name: _best_within(options[name], config.keep * prices[name]) for name in names}
     budget = config.keep * sum(prices.values())
-    return dict(zip(names, deal(list(options.values()), budget), strict=True))
+    return heads | dict(zip(names, deal(list(options.values()), budget), strict=True))
 
 
 def _metric(known: Mapping[str, Sensitivity], place: Place) -> Tensor | None:
@@ -174,11 +183,11 @@ def _fit_all(
     for unit in progress.track(streams.order, "fitting layers"):
         made: dict[str, Fit] = {}
         for stage in streams.stages(unit):
-            places = [place for place in stage if not done.forms[place.name].is_dense]
+            places = [p for p in stage if not done.forms[p.name].is_dense or (config.sequential and p.is_plain)]
             if any(place.name not in done.fits for place in places):
                 made |= _fit(streams, places, done.forms, known, config)
             for place in places:
-                place.new = layer_of(place.old, (done.fits | made)[place.name], config)
+                place.new = layer_of(place, (done.fits | made)[place.name], config)
         if made:
             done.add(made)
         streams.finish(unit, both=config.sequential)
@@ -203,9 +212,12 @@ def _fit(
     return found
 
 
-def layer_of(old: nn.Module, fit: Fit, config: TensorizeConfig) -> nn.Module:
-    """The drop-in of a layer with fitted weights."""
-    new, _ = tensorized(old, fit.tube, config.transform, "fresh", fit.rank)
+def layer_of(place: Place, fit: Fit, config: TensorizeConfig) -> nn.Module:
+    """The drop-in of a layer with fitted weights, or another dense one."""
+    if fit.is_dense:
+        assert fit.slices is not None
+        return place.with_numbers(fit.slices[0], fit.bias)
+    new, _ = tensorized(place.old, fit.tube, config.transform, "fresh", fit.rank)
     assert isinstance(new, TubalLinear)
     set_fit_(new, fit)
     if new.bias is not None:
@@ -219,7 +231,7 @@ def _moments(
 ) -> list[tuple[Moments, Moments]]:
     """The moments of layers that are called together, each of tokens to fit to, and of those to judge by."""
     made = [_empty_moments(place) for place in places]
-    for index in range(len(streams.batches)):
+    for index in range(len(streams.batches)) if places else ():
         before = streams.see(index, places, converted=False)
         after = streams.see(index, places, converted=True) if sequential else before
         for place, (fitting, held_out) in zip(places, made, strict=True):

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,6 +28,7 @@ from tcpvit.tensorize.encoder import HatEncoder, convert_encoder
 from tcpvit.tensorize.find import Site, find_sites, maps_of, shapes_of, widths_of
 from tcpvit.tensorize.fit import Fit
 from tcpvit.tensorize.flops import Example, faster_dense, try_to_count
+from tcpvit.tensorize.libraries import heads_of
 from tcpvit.tensorize.record import drop_ins_of, note_in_config
 from tcpvit.tensorize.report import DONE, LayerRow, Report
 from tcpvit.tensorize.streams import Batch
@@ -152,7 +155,7 @@ def _convert_calibrated(
     maps = {name for site in attentions for name in names[site.name]}
     fitted: dict[str, Fit] = {}
     try:
-        found = calibrate_(model, layers, widths, maps, batches, config, progress, resume)
+        found = calibrate_(model, layers, widths, maps, _heads(model, sites), batches, config, progress, resume)
         fitted = found.fits
     finally:  # an attention that nothing reaches, or all if this raises
         left = [site for site in attentions if not all(name in fitted for name in names[site.name])]
@@ -160,6 +163,22 @@ def _convert_calibrated(
     for name in fitted:
         adopt(layers[name], model.get_submodule(name))
     return [_fitted_row(site, label, model, layers, found) for site in sites for label in shapes_of(site)]
+
+
+def _heads(model: nn.Module, sites: Iterable[Site]) -> dict[str, nn.Module]:
+    """Heads that are not converted but can make up for the layers before them: not tied, no larger than those."""
+    rules = heads_of(model)
+    users = Counter(id(p) for module in model.modules() for p in module._parameters.values())
+    largest = max((math.prod(shape) for s in sites if s.reason is None for shape in shapes_of(s).values()), default=0)
+    return {
+        site.name: site.module
+        for site in sites
+        if isinstance(site.module, nn.Linear)
+        and site.reason is not None
+        and site.reason == rules.get(id(site.module))
+        and users[id(site.module.weight)] == 1
+        and site.module.weight.numel() <= largest
+    }
 
 
 def _fitted_row(

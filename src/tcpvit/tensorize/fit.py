@@ -3,7 +3,10 @@
 A layer sees inputs x and should give y. With the centred moments A = E[x xᵀ] and B = E[x yᵀ] the dense layer that fits
 best is W* = (A + λI)⁻¹(B + λW), pulled towards the weight W that was there, and any other layer W' costs
 
-    E‖y − W'ᵀx‖² = (what W* leaves) + ‖Lᵀ(W' − W*)‖²,    A + λI = L Lᵀ.
+    E‖y − W'ᵀx‖² = (what W* leaves) + ‖Lᵀ(W' − W*)‖²,    A = L Lᵀ.
+
+How strong the pull is, the data decide: y differs from xW by what other layers lost, of which few inputs tell little. A
+is known better, and has only as much added to its diagonal as inverting it takes.
 
 Where an error e of the outputs costs eᵀGe (sensitivity.py), G = M Mᵀ, the last term is ‖Lᵀ(W' − W*)M‖².
 
@@ -26,7 +29,8 @@ from torch import Tensor
 
 from tcpvit.layers.transform import HatTransform
 
-RIDGES = (1e-5, 1e-3, 1e-2, 1e-1)  # in parts of the mean of A's diagonal
+RIDGES = (1e-3, 1e-2, 1e-1, 1.0, 10.0)  # in parts of the mean of A's diagonal
+SMALL = 1e-3  # what A itself gets of it at most
 STEPS, TINY = 8, 1e-12  # of conjugate gradients at most, and when they have arrived
 ROUNDS = 4  # of slices and low rank in turn
 ENOUGH = 1e-3  # a round that lowers the error by less than this part of it is the last
@@ -90,7 +94,7 @@ class Fit:
     """A fitted layer, (in, out) matrices, and E‖y − ŷ‖² as a part of E‖y‖²."""
 
     tube: int
-    slices: Tensor | None  # (C, in / C, out / C)
+    slices: Tensor | None  # (C, in / C, out / C); of a tube of 1, the dense matrix
     v: Tensor | None  # (in, r)
     u: Tensor | None  # (r, out)
     bias: Tensor
@@ -101,6 +105,11 @@ class Fit:
     def rank(self) -> int:
         """Of the low-rank part."""
         return 0 if self.v is None else self.v.shape[1]
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether the layer stays as it is, with other numbers."""
+        return self.tube == 1 and self.v is None
 
 
 class Problem:
@@ -114,11 +123,11 @@ class Problem:
         self.m = None if metric is None else cholesky(metric)  # G = M Mᵀ
         xx, xy, self.energy = moments.centred
         rounding = 1e-7 * moments.xx.diagonal().sum().item() / max(moments.count, 1e-30)  # of sums in single precision
-        scale = ridge * xx.diagonal().mean().clamp_min(0) + 1e-2 * rounding + 1e-30
-        self.a = xx + scale * torch.eye(len(xx), dtype=torch.float64)
-        self.b = xy + scale * self.before
+        size, eye = xx.diagonal().mean().clamp_min(0), torch.eye(len(xx), dtype=torch.float64)
+        pull, least = (part * size + 1e-2 * rounding + 1e-30 for part in (ridge, min(ridge, SMALL)))
+        self.best = torch.cholesky_solve(xy + pull * self.before, cholesky(xx + pull * eye, rounding))  # W*
+        self.a = xx + least * eye
         self.root = cholesky(self.a, rounding)
-        self.best = torch.cholesky_solve(self.b, self.root)  # W*
         self.rest = moments.error(self.best) if metric is None else 0.0  # what no layer can win
 
     # -------------------------------------------------------------------------------------------- the two steps
@@ -163,7 +172,9 @@ class Problem:
     # -------------------------------------------------------------------------------------------- fits
 
     def fit(self, tube: int, rank: int, phi: Tensor | None = None) -> Fit:
-        """Slices of a tube (1: none) and a low rank (0: none) beside them, in turn."""
+        """Slices of a tube and a low rank (0: none) beside them, in turn; a tube of 1 without a rank is W* itself."""
+        if tube == 1 and not rank:
+            return self._fit(self.best, slices=self.best.unsqueeze(0), v=None, u=None)
         d_in, d_out = self.best.shape
         slices = v = u = None
         beside, last = torch.zeros_like(self.best), math.inf
@@ -181,10 +192,13 @@ class Problem:
                 break
             last = cost
         whole = beside if slices is None or phi is None else beside + dense_of(slices, phi)
+        return self._fit(whole, tube, slices=slices, v=v, u=u)
+
+    def _fit(self, whole: Tensor, tube: int = 1, **parts: Tensor | None) -> Fit:
+        """What these parts, together the matrix `whole`, leave as an error, and the bias that goes with them."""
         mean_x, mean_y = self.moments.means
-        bias = mean_y - mean_x @ whole
         error = self.moments.error(whole) / max(self.energy, 1e-30)
-        return Fit(tube, slices, v, u, bias, error, self.ridge)
+        return Fit(tube=tube, bias=mean_y - mean_x @ whole, error=error, ridge=self.ridge, **parts)
 
     def cost(self, difference: Tensor) -> float:
         """‖Lᵀ(W' − W*)M‖²."""
@@ -195,7 +209,7 @@ def nearest(weight: Tensor, tube: int, rank: int, transform: HatTransform) -> Fi
     """The slices and the low rank that are together nearest to an (in, out) weight, without data."""
     moments = Moments(*weight.shape, centre=False)
     moments.count, moments.xx = 1, torch.eye(len(weight), dtype=torch.float64)
-    return Problem(moments.assume(weight.cpu()), weight.cpu(), RIDGES[0]).fit(tube, rank, orthonormal(transform))
+    return Problem(moments.assume(weight.cpu()), weight.cpu(), SMALL).fit(tube, rank, orthonormal(transform))
 
 
 def orthonormal(transform: HatTransform) -> Tensor:
@@ -206,7 +220,7 @@ def orthonormal(transform: HatTransform) -> Tensor:
 def choose_ridge(fitting: Moments, held_out: Moments, weight: Tensor, ridges: Sequence[float] = RIDGES) -> float:
     """The ridge whose dense fit has the least error on tokens that it was not fitted to."""
     if not held_out.count:
-        return ridges[len(ridges) // 2]
+        return SMALL
     return min(ridges, key=lambda ridge: held_out.error(Problem(fitting, weight, ridge).best))
 
 

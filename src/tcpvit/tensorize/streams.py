@@ -9,6 +9,7 @@ goes through the whole model.
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -46,6 +47,29 @@ class Place:
             return self.old.weight.detach().movedim(1, -1).flatten(1).T.float().cpu()
         weight = self.old.weight.detach().float().cpu()
         return weight.T if isinstance(self.old, nn.Linear) else weight  # Conv1D of transformers is (in, out)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the weight is a parameter of the layer, not computed from others."""
+        return "weight" in self.old._parameters
+
+    @torch.no_grad()
+    def with_numbers(self, matrix: Tensor, bias: Tensor) -> nn.Module:
+        """A copy of the layer with another (in, out) matrix and bias."""
+        new = copy.deepcopy(self.old)
+        if isinstance(new, nn.Conv2d):
+            new.weight.copy_(matrix.T.unflatten(1, (*new.kernel_size, -1)).movedim(-1, 1))
+        else:
+            new.weight.copy_(matrix.T if isinstance(new, nn.Linear) else matrix)
+        if new.bias is not None:
+            new.bias.copy_(bias)
+        return new
+
+    def keep_old_(self) -> None:
+        """Give the layer that was there the numbers of the one that would stand instead of it."""
+        if self.new is not None:
+            self.old.load_state_dict(self.new.state_dict())
+            self.new = None
 
 
 @dataclass

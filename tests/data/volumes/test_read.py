@@ -191,7 +191,10 @@ def test_folders_of_volumes_by_class_and_with_masks(tmp_path):
         for i in range(5):
             voxels = rng.normal(level, 5, (9, 10, 11)).astype(np.float32)
             np.save(tmp_path / "classes" / name / f"{i}.npy", voxels)
+    for other in ("notes.txt", "full/a.csv", ".hidden"):
+        (tmp_path / "classes" / other).touch()
     splits = load_dataset(f"volumes:{tmp_path / 'classes'}", image_size=(4, 8, 8))
+    assert splits.notes == (f"2 other files of {tmp_path / 'classes'} are left out: notes.txt, full/a.csv",)
     assert (len(splits.train), len(splits.val)) == (8, 2)
     assert splits.train.images.shape[1:] == (1, 4, 8, 8)
     assert splits.train.classes == ("empty", "full")
@@ -205,6 +208,7 @@ def test_folders_of_volumes_by_class_and_with_masks(tmp_path):
         nib.save(nib.Nifti1Image(mask.transpose(2, 1, 0), AFFINE), tmp_path / "pairs" / "masks" / f"{i}.nii.gz")
     pairs = load_dataset(f"volumes:{tmp_path / 'pairs'}", image_size=8)
     assert pairs.train.task == "segmentation"
+    assert not pairs.notes
     assert (len(pairs.train), len(pairs.val)) == (4, 2)  # two windows of each volume, which stay together
     torch.testing.assert_close(pairs.train.images[:, 0] / 100, pairs.train.targets.float())
     (tmp_path / "pairs" / "masks" / "1.nii.gz").unlink()

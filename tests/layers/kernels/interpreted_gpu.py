@@ -21,8 +21,8 @@ from tcpvit.layers.kernels.gpu import product as gpu_product
 assert os.environ["TRITON_INTERPRET"] == "1"
 ops.packed_attention.register_kernel("cpu")(gpu_attention.forward)
 ops.packed_attention_backward.register_kernel("cpu")(gpu_attention.backward)
-halves.ffn_half.register_kernel("cpu")(gpu_ffn.forward)
-halves.ffn_half_backward.register_kernel("cpu")(gpu_ffn.backward)
+halves.ffn_half.register_kernel("cpu")(halves.ffn_half_on_gpu)
+halves.ffn_half_backward.register_kernel("cpu")(halves.ffn_half_backward_on_gpu)
 product.slice_product.register_kernel("cpu")(gpu_product.forward)
 product.slice_product_backward.register_kernel("cpu")(gpu_product.backward)
 

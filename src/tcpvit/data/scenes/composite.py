@@ -29,7 +29,8 @@ def composite(scene: Scene) -> NDArray[np.uint8]:
     """(H, W, 3) uint8: three bands, each stretched from its 2nd to its 98th percentile; large scenes are thinned."""
     height, width, _ = scene.shape
     step = max(1, int(np.ceil(np.sqrt(height * width / LARGEST))))
-    planes = [_stretched(scene.data[::step, ::step, band]) for band in composite_bands(scene)]
+    missing = None if scene.missing is None else scene.missing[::step, ::step]
+    planes = [_stretched(scene.data[::step, ::step, band], missing) for band in composite_bands(scene)]
     return np.stack(planes, -1)
 
 
@@ -50,9 +51,9 @@ def class_spectra(scene: Scene) -> tuple[NDArray[np.float64], NDArray[np.float64
     return mean, deviation
 
 
-def _stretched(plane: NDArray[Any]) -> NDArray[np.uint8]:
+def _stretched(plane: NDArray[Any], missing: NDArray[np.bool_] | None) -> NDArray[np.uint8]:
     values = np.asarray(plane, np.float64)
-    finite = np.isfinite(values)
+    finite = np.isfinite(values) if missing is None else np.isfinite(values) & ~missing
     if not finite.any():
         return np.zeros(values.shape, np.uint8)
     low, high = np.percentile(values[finite], [2, 98])

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tcpvit.data.scenes.no_data import Mask, find_missing, parse_no_data
 from tcpvit.data.scenes.raster import MAP, Raster
 from tcpvit.data.scenes.scene import Colour, Georeference, check_numbers
 
@@ -17,6 +18,7 @@ SUFFIXES = ("", ".img", ".dat", ".raw", ".bin", ".bsq", ".bil", ".bip", ".cube")
 LARGEST_HEADER = 16 << 20
 GEOREFERENCE = ("map info", "coordinate system string", "projection info", "geo points", "x start", "y start")
 NANOMETRES = {"nanometers": 1.0, "nm": 1.0, "nanometer": 1.0, "micrometers": 1e3, "um": 1e3, "µm": 1e3, "microns": 1e3}
+NO_DATA = "data ignore value"
 MICROMETRES_BELOW = 100  # wavelengths without a unit: no sensor of ours sees 100 nm, none sees 100 µm
 
 Header = dict[str, str]
@@ -44,15 +46,25 @@ def read_envi(path: Path, *, dims: int) -> Raster:
         values = values[:, :, 0]
     names, colours = _classes(header, header_path)
     places = {name: header[name] for name in GEOREFERENCE if name in header}
+    bad_bands = None if dims == MAP or "bbl" not in header else _numbers(header, "bbl", header_path) == 0
     return Raster(
         values,
         wavelengths=None if dims == MAP else _wavelengths(header, header_path),
         class_names=names,
         colours=colours,
-        bad_bands=None if dims == MAP or "bbl" not in header else _numbers(header, "bbl", header_path) == 0,
+        bad_bands=bad_bands,
         georeference=Georeference("envi", places) if places else None,
+        missing=_missing(values, header, header_path, bad_bands),
         files=(header_path, data_path),
     )
+
+
+def _missing(values: NDArray[Any], header: Header, path: Path, bad_bands: Mask | None) -> Mask | None:
+    if not header.get(NO_DATA):
+        return None
+    if bad_bands is not None and (len(bad_bands) != values.shape[-1] or bad_bands.all()):
+        return None  # the scene refuses these bands
+    return find_missing(values, parse_no_data(header[NO_DATA], path, NO_DATA), bad_bands)
 
 
 def parse_header(path: Path) -> Header:

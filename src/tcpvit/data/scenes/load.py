@@ -174,7 +174,8 @@ def scene_splits(name: str, scene: Scene, split: SceneSplit, *, transductive: bo
     if len(np.unique(labels[split.mask("train")])) < 2:
         raise ValueError(f"the training pixels of {scene.name} have one class only; a classifier needs two or more")
     statistics = fit_statistics(scene, split, transductive=transductive)
-    notes = (*split.notes(scene.class_names, labels), *([f"bands standardised on {statistics.origin}"] * transductive))
+    notes = (*scene.notes(), *split.notes(scene.class_names, labels))
+    notes += (f"bands standardised on {statistics.origin}",) * transductive
 
     def part(which: str, source: str) -> WindowSet:
         return WindowSet(

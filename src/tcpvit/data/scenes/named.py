@@ -24,7 +24,8 @@ _GIC_PAGE = f"{_GIC}/index.php/Hyperspectral_Remote_Sensing_Scenes"
 class NamedScene:
     """A published scene. File names are in the order in which they are looked for, upper and lower case alike.
 
-    `md5` holds only what could be established; a file without one is checked by the shape and the number of labels.
+    `md5` holds only what could be established; a file without one is checked by the shape and by the published
+    number of labelled pixels of each class.
     `range_nm` is the range of the sensor; the `recorded` bands less the `removed` ones (from 1) are in the file.
     """
 
@@ -34,7 +35,7 @@ class NamedScene:
     cube_files: tuple[str, ...]
     label_files: tuple[str, ...]
     shape: tuple[int, int, int]
-    labelled: int
+    class_counts: tuple[int, ...]
     class_names: tuple[str, ...]
     range_nm: tuple[float, float]
     recorded: int
@@ -56,7 +57,7 @@ INDIAN_PINES = NamedScene(
     cube_files=("Indian_pines_corrected.mat",),
     label_files=("Indian_pines_gt.mat",),
     shape=(145, 145, 200),
-    labelled=10_249,
+    class_counts=(46, 1428, 830, 237, 483, 730, 28, 478, 20, 972, 2455, 593, 205, 1265, 386, 93),
     class_names=words(
         "Alfalfa, Corn-notill, Corn-mintill, Corn, Grass-pasture, Grass-trees, Grass-pasture-mowed, Hay-windrowed, "
         "Oats, Soybean-notill, Soybean-mintill, Soybean-clean, Wheat, Woods, Buildings-Grass-Trees-Drives, "
@@ -69,7 +70,7 @@ INDIAN_PINES = NamedScene(
         f"{_GIC}/uploads/6/67/Indian_pines_corrected.mat",
         f"{_GIC}/uploads/c/c4/Indian_pines_gt.mat",
     ),
-    # From a copy whose header names the publisher's machine and date; no such copy of the cube was at hand.
+    # From a copy whose header names the publisher's machine and date; that of the cube at hand was saved anew.
     md5={"Indian_pines_gt.mat": "9414943dac1d80faaa9165c8b460510c"},
 )
 
@@ -80,7 +81,7 @@ PAVIA_UNIVERSITY = NamedScene(
     cube_files=("PaviaU.mat",),
     label_files=("PaviaU_gt.mat",),
     shape=(610, 340, 103),
-    labelled=42_776,
+    class_counts=(6631, 18649, 2099, 3064, 1345, 5029, 1330, 3682, 947),
     class_names=words(
         "Asphalt, Meadows, Gravel, Trees, Painted metal sheets, Bare Soil, Bitumen, Self-Blocking Bricks, Shadows"
     ),
@@ -96,7 +97,7 @@ SALINAS = NamedScene(
     cube_files=("Salinas_corrected.mat",),
     label_files=("Salinas_gt.mat",),
     shape=(512, 217, 204),
-    labelled=54_129,
+    class_counts=(2009, 3726, 1976, 1394, 2678, 3959, 3579, 11271, 6203, 3278, 1068, 1927, 916, 1070, 7268, 1807),
     class_names=words(
         "Brocoli_green_weeds_1, Brocoli_green_weeds_2, Fallow, Fallow_rough_plow, Fallow_smooth, Stubble, Celery, "
         "Grapes_untrained, Soil_vinyard_develop, Corn_senesced_green_weeds, Lettuce_romaine_4wk, Lettuce_romaine_5wk, "
@@ -115,7 +116,7 @@ HOUSTON = NamedScene(
     cube_files=("2013_IEEE_GRSS_DF_Contest_CASI.tif", "Houston.mat", "Houston13.mat"),
     label_files=("Houston_gt.mat", "Houston13_gt.mat"),
     shape=(349, 1905, 144),
-    labelled=15_029,
+    class_counts=(1251, 1254, 697, 1244, 1242, 325, 1268, 1244, 1252, 1227, 1235, 1233, 469, 428, 660),
     class_names=words(
         "Healthy grass, Stressed grass, Synthetic grass, Trees, Soil, Water, Residential, Commercial, Road, Highway, "
         "Railway, Parking Lot 1, Parking Lot 2, Tennis Court, Running Track"
@@ -154,10 +155,13 @@ def find_scene(name: str, root: str | Path | None = None) -> Scene:
     if labels is None:
         return scene
     found = with_labels(scene, labels).require_labels()
-    if (found > 0).sum() != known.labelled or found.max() != len(known.class_names):
+    counts = np.bincount(found.ravel(), minlength=len(known.class_names) + 1)[1:]
+    if counts.tolist() != list(known.class_counts):
+        published = sum(known.class_counts)
         raise ValueError(
-            f"{labels} has {(found > 0).sum():,} labelled pixels in {found.max()} classes, expected {known.labelled:,} "
-            f"in {len(known.class_names)}; to use another label map, give its path"
+            f"{labels} has {counts.sum():,} labelled pixels in {found.max()} classes, expected {published:,} in "
+            f"{len(known.class_names)}, by class {', '.join(map(str, known.class_counts))}; to use another label map, "
+            "give its path"
         )
     return replace(scene, labels=found)
 
@@ -199,8 +203,9 @@ def check_scene(name: str, root: str | Path | None = None) -> list[FileCheck]:
         scene = find_scene(name, root)
     except (ValueError, ImportError) as error:
         return [*checks, FileCheck("content", False, str(error))]
-    labelled = "no labels" if scene.labels is None else f"{(scene.labels > 0).sum():,} labelled pixels"
-    return [*checks, FileCheck("content", True, f"{'×'.join(map(str, scene.shape))}, {labelled}")]
+    labelled = "no labels" if scene.labels is None else f"{(scene.labels > 0).sum():,} labels, by class as published"
+    shape = "×".join(map(str, scene.shape))
+    return [*checks, FileCheck("content", True, f"{shape} {scene.data.dtype}, {labelled}")]
 
 
 def _known(name: str) -> NamedScene:

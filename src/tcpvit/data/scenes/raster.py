@@ -30,6 +30,7 @@ class Raster:
     colours: tuple[Colour, ...] = ()
     bad_bands: NDArray[np.bool_] | None = None
     georeference: Georeference | None = None
+    missing: NDArray[np.bool_] | None = None  # (H, W), True where a pixel has no data
     files: tuple[Path, ...] = ()  # that were read
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from tcpvit.data.scenes.arrays import read_npy, read_npz
 from tcpvit.data.scenes.envi import header_of, read_envi
 from tcpvit.data.scenes.hdf5 import read_hdf5
@@ -34,6 +36,7 @@ def read_scene(
         wavelengths=cube.wavelengths,
         bad_bands=cube.bad_bands,
         georeference=cube.georeference,
+        missing=cube.missing,
         source=path,
         files=cube.files,
         name=path.stem or path.name,
@@ -50,6 +53,7 @@ def with_labels(scene: Scene, path: str | Path, *, key: str | None = None) -> Sc
     return replace(
         scene,
         labels=as_labels(found.array, str(path)),
+        unmeasured=0,
         class_names=found.class_names,
         colours=found.colours,
         georeference=scene.georeference or found.georeference,
@@ -68,6 +72,8 @@ def read_raster(path: Path, *, dims: int, key: str | None = None, size: tuple[in
         raise ValueError(f"{path} is a pipe, a socket or a device; a scene is read from a file")
     try:
         found = _read_file(path, dims, key, size)
+        if dims == MAP and found.missing is not None:  # no data: no label
+            found = replace(found, array=np.where(found.missing, 0, found.array))
         return replace(found, files=found.files or (path,))
     except (FileNotFoundError, PermissionError, ImportError, MemoryError):
         raise

@@ -31,7 +31,8 @@ class Scene:
     """An image of B bands: data (H, W, B), real numbers; where it is memory-mapped, only what is used is read.
 
     Labels are (H, W) with 0 for pixels without a label and 1, 2, ... for the classes of `class_names`. Wavelengths are
-    in nanometres. `bad_bands` is True for the bands that should not be used.
+    in nanometres. `bad_bands` is True for the bands that should not be used. `missing` is True for the pixels without
+    data, as the file says: their labels are taken away, and `unmeasured` counts these.
     """
 
     data: NDArray[Any]
@@ -41,6 +42,8 @@ class Scene:
     colours: tuple[Colour, ...] = ()
     bad_bands: NDArray[np.bool_] | None = None
     georeference: Georeference | None = None
+    missing: NDArray[np.bool_] | None = None
+    unmeasured: int = 0
     source: Path | None = None
     files: tuple[Path, ...] = ()  # all that it was read from: values, headers, bands, labels
     name: str = field(default="scene")
@@ -67,6 +70,8 @@ class Scene:
                     f"{_size(self.data.shape[:2])}"
                 )
         self._check_classes()
+        if self.missing is not None:
+            self._leave_out_missing(self.missing)
 
     def _check_classes(self) -> None:
         highest = int(self.labels.max()) if self.labels is not None else 0
@@ -87,6 +92,18 @@ class Scene:
             raise ValueError(
                 f"{self.name}: {len(self.colours)} colours were given for {len(self.class_names)} class names"
             )
+
+    def _leave_out_missing(self, missing: NDArray[np.bool_]) -> None:
+        if missing.shape != self.data.shape[:2] or missing.dtype != np.bool_:
+            raise ValueError(f"{self.name}: `missing` is one truth value for each pixel, got {missing.shape}")
+        if missing.all():
+            raise ValueError(
+                f"{self.name}: no pixel has data in all bands; mark the bands that lack data as bad (bbl of an ENVI "
+                "header), or correct the value that stands for no data"
+            )
+        if self.labels is not None and (lost := int((self.labels[missing] > 0).sum())):
+            self._set("labels", np.where(missing, UNLABELLED, self.labels))
+            self._set("unmeasured", self.unmeasured + lost)
 
     def _set(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)  # a frozen dataclass has no other way to complete itself
@@ -124,6 +141,10 @@ class Scene:
                 f"{self.name} has no labels: give a label map of {_size(self.data.shape[:2])} pixels, --labels FILE"
             )
         return self.labels
+
+    def notes(self) -> tuple[str, ...]:
+        """What every result on this scene should say: labels that could not be used."""
+        return (f"{self.unmeasured:,} labelled pixels have no data and are left out",) * (self.unmeasured > 0)
 
     def class_counts(self) -> NDArray[np.int64]:
         """The number of labelled pixels of each class."""

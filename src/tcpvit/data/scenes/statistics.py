@@ -121,7 +121,10 @@ def _spectra(scene: Scene, split: SceneSplit | None, bands: NDArray[np.intp], tr
     if transductive:
         rows = max(1, BLOCK // (width * all_bands))
         for top in range(0, height, rows):
-            yield np.asarray(scene.data[top : top + rows], np.float64)[..., bands].reshape(-1, len(bands))
+            block = np.asarray(scene.data[top : top + rows], np.float64)[..., bands]
+            known = slice(None) if scene.missing is None else ~scene.missing[top : top + rows]
+            if len(spectra := block[known].reshape(-1, len(bands))):
+                yield spectra
         return
     if split is None:
         raise ValueError(

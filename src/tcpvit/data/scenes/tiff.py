@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tcpvit.data.scenes.no_data import find_missing, parse_no_data
 from tcpvit.data.scenes.raster import MAP, Raster, check_growth
 from tcpvit.data.scenes.scene import Georeference, check_numbers
 from tcpvit.data.walk import natural_order
@@ -17,6 +18,7 @@ from tcpvit.errors import import_extra
 SUFFIXES = (".tif", ".tiff")
 # ModelPixelScale, ModelTiepoint, ModelTransformation, GeoKeyDirectory, GeoDoubleParams, GeoAsciiParams
 GEO_TAGS = (33550, 33922, 34264, 34735, 34736, 34737)
+NO_DATA = 42113  # GDAL_NODATA, a number as text
 
 
 def tifffile() -> Any:
@@ -32,11 +34,15 @@ def read_tiff(path: Path, *, dims: int) -> Raster:
         check_numbers(series.dtype, str(path))
         array = _bands_last(_values(file, series, path), series.axes, path)
         georeference = _georeference(series.keyframe)
+        no_data = series.keyframe.tags.get(NO_DATA)
     if dims == MAP:
         if array.shape[2] != 1:
             raise ValueError(f"{path} has {array.shape[2]} bands, a label map has one")
         array = array[:, :, 0]
-    return Raster(array, georeference=georeference)
+    missing = None
+    if no_data is not None:
+        missing = find_missing(array, parse_no_data(str(no_data.value), path, "GDAL_NODATA"))
+    return Raster(array, georeference=georeference, missing=missing)
 
 
 def band_files(folder: Path) -> list[Path]:
@@ -58,7 +64,12 @@ def stack_bands(paths: list[Path], rasters: list[Raster]) -> Raster:
             )
         if raster.georeference != first.georeference:
             raise ValueError(f"{path} and {paths[0].name} have different georeferences; align the bands first")
-    return Raster(np.concatenate([raster.array for raster in rasters], axis=2), georeference=first.georeference)
+    masks = [raster.missing for raster in rasters if raster.missing is not None]
+    return Raster(
+        np.concatenate([raster.array for raster in rasters], axis=2),
+        georeference=first.georeference,
+        missing=np.any(masks, axis=0) if masks else None,
+    )
 
 
 def _check_sizes(series: Any, path: Path) -> None:

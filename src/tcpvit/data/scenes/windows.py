@@ -2,7 +2,8 @@
 
 `WindowSet` makes those around labelled pixels a set of images, so that everything that takes images takes scenes.
 
-The scene is never copied or padded as a whole. At its border windows are reflected, without repeating the border pixel.
+The scene is never copied or padded as a whole. At its border windows are reflected, without repeating the border pixel;
+a pixel without data is replaced by the one in the centre of its window.
 """
 
 from __future__ import annotations
@@ -35,12 +36,24 @@ class SceneWindows(NamedTuple):
 def cut_windows(scene: Scene, pixels: Integers, window: int) -> Tensor:
     """Windows (n, good bands, w, w), float32, as stored, around pixels (n, 2)."""
     check_window(window)
-    radius = window // 2
-    offsets = np.arange(window) - radius
-    rows = reflect(pixels[:, :1] + offsets, scene.shape[0])  # (n, w)
-    columns = reflect(pixels[:, 1:] + offsets, scene.shape[1])
-    values = _good(scene.data[rows[:, :, None], columns[:, None]], scene)  # (n, w, w, B)
-    return torch.from_numpy(np.ascontiguousarray(values.transpose(0, 3, 1, 2), np.float32))
+    around = _around(pixels, window, scene)
+    values = _good(scene.data[around], scene)  # (n, w, w, B)
+    windows = torch.from_numpy(np.ascontiguousarray(values.transpose(0, 3, 1, 2), np.float32))
+    return windows if scene.missing is None else _filled(windows, scene.missing[around])
+
+
+def _around(pixels: Integers, window: int, scene: Scene) -> tuple[Integers, Integers]:
+    """Rows (n, w, 1) and columns (n, 1, w) of the windows around pixels (n, 2)."""
+    offsets = np.arange(window) - window // 2
+    rows, columns = (reflect(pixels[:, axis, None] + offsets, scene.shape[axis]) for axis in (0, 1))
+    return rows[:, :, None], columns[:, None]
+
+
+def _filled(windows: Tensor, missing: NDArray[np.bool_]) -> Tensor:
+    """Windows (n, C, w, w) with their centre wherever `missing` (n, w, w) says that there is no data."""
+    centre = windows.shape[-1] // 2
+    lacking = torch.from_numpy(missing).to(windows.device)[:, None]
+    return torch.where(lacking, windows[:, :, centre, centre, None, None], windows)
 
 
 def reflect(index: Integers, size: int) -> Integers:
@@ -80,7 +93,10 @@ def scene_windows(
             for first in range(0, len(places), batch_size):
                 some = places[first : first + batch_size]
                 row, column = torch.from_numpy(np.ascontiguousarray(some.T)).to(tile.device)
-                yield SceneWindows(some + np.array([top, left]), views[row, column])
+                windows, pixels = views[row, column], some + np.array([top, left])
+                if scene.missing is not None:
+                    windows = _filled(windows, scene.missing[_around(pixels, window, scene)])
+                yield SceneWindows(pixels, windows)
 
 
 def _tile(scene: Scene, top: int, bottom: int, left: int, right: int) -> Tensor:

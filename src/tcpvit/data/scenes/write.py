@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,12 +12,13 @@ from numpy.typing import NDArray
 
 from tcpvit.data.scenes.envi import TYPES
 from tcpvit.data.scenes.scene import Colour, Georeference, Scene, as_labels
-from tcpvit.data.scenes.tiff import tifffile
+from tcpvit.data.scenes.tiff import NO_DATA, tifffile
 from tcpvit.errors import did_you_mean
-from tcpvit.files import keep_inputs, write_atomically
+from tcpvit.files import check_writable, keep_inputs, write_atomically
 
 NOT_CLASSIFIED = "Unclassified"
 BLACK = (0, 0, 0)
+NO_CLASS = "0"  # and no confidence: the value that stands for no data
 
 
 def write_class_map(
@@ -56,11 +56,7 @@ def check_place(path: Path, scene: Scene) -> None:
         raise ValueError(
             f"{path}: a class map cannot be written as {path.suffix!r}{did_you_mean(path.suffix, _writers())}"
         )
-    if path.is_dir():
-        raise ValueError(f"{path} is a folder; name the file of the map in it")
-    above = next(parent for parent in path.absolute().parents if parent.exists())
-    if not above.is_dir() or not os.access(above, os.W_OK):
-        raise OSError(f"{above} cannot be written into; name another place for the map")
+    check_writable(path)
     kind = {".tif": "geotiff", ".tiff": "geotiff", ".hdr": "envi"}.get(path.suffix.lower())
     if kind is not None:
         _georeference(scene.georeference, kind, path)
@@ -114,6 +110,7 @@ def _write_tiff(path: Path, values: NDArray[Any], scene: Scene, is_classes: bool
     options: dict[str, Any] = {"photometric": "minisblack"}
     if is_classes and values.dtype == np.uint8:
         options = {"photometric": "palette", "colormap": _colour_table(scene.colours)}
+    tags = {**tags, NO_DATA: (2, NO_CLASS)}  # as text
     extra = [(code, dtype, _count(value), value, True) for code, (dtype, value) in tags.items()]
     content = io.BytesIO()
     tifffile().imwrite(
@@ -145,6 +142,7 @@ def _write_envi(path: Path, values: NDArray[Any], scene: Scene, is_classes: bool
         "data type": number,
         "interleave": "bsq",
         "byte order": 0,
+        "data ignore value": NO_CLASS,
     }
     if is_classes:
         names = (NOT_CLASSIFIED, *map(_header_text, scene.class_names))

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tcpvit.data.image_set import Batch, Images
+from tcpvit.data.image_set import Batch, Example, Images
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,22 +51,17 @@ class VolumeFiles(Images):
 
     def fetch(self, rows: Tensor, crops: Tensor | None = None) -> Batch:
         """Read the files at `rows`; a bad one is left out and named."""
-        images, masks, kept, bad = [], [], [], []
-        for position, row in enumerate(rows.tolist()):
-            try:
-                voxels = self._read(self.files[row])
-                if self.targets and self.read_mask is not None:
-                    masks.append(self.read_mask(self.targets[row], self.files[row]))
-                images.append(voxels)
-                kept.append(position)
-            except (OSError, ValueError) as error:
-                bad.append(str(error))
-        stacked = torch.from_numpy(np.stack(images)) if images else torch.empty(0, *self.shape, dtype=self.dtype)
-        targets = torch.from_numpy(np.stack(masks)) if masks else torch.zeros(len(images), dtype=torch.int64)
-        return Batch(stacked, targets, torch.tensor(kept) if bad else None, tuple(bad))
+        return Batch.of(map(self._read, rows.tolist()), self.shape, self.dtype)
 
-    def _read(self, file: str) -> NDArray[Any]:
-        return as_trained(self.read(file), file, self.shape[0], self.dtype)
+    def _read(self, row: int) -> Example | str:
+        file = self.files[row]
+        try:
+            voxels = as_trained(self.read(file), file, self.shape[0], self.dtype)
+            if self.targets and self.read_mask is not None:
+                return voxels, self.read_mask(self.targets[row], file)
+            return voxels, np.array(0)
+        except (OSError, ValueError) as error:
+            return str(error)
 
 
 def as_trained(voxels: NDArray[Any], file: str | Path, channels: int, dtype: torch.dtype) -> NDArray[Any]:

@@ -23,6 +23,7 @@ from tcpvit.data.volumes.read import READ, read_volume, stem_of, volumes_below
 from tcpvit.data.volumes.sets import Clips, Volumes
 from tcpvit.data.volumes.video import READ as READ_CLIPS
 from tcpvit.data.volumes.video import clips_below, read_clip
+from tcpvit.data.walk import note_others
 from tcpvit.memory import check_memory
 from tcpvit.progress import Progress
 from tcpvit.validation import Count, Extent, Flag, Maybe, Seed, Share
@@ -59,6 +60,7 @@ def load_volumes(
         parts = _masked(folders, size, fit or "crop", held_out, steps)
     else:
         parts = _labelled(folders, size, fit or "squash", steps)
+    parts["train"] = replace(parts["train"], notes=note_others(folder, volumes_below))
     return _splits(f"{VOLUMES}{folder}", parts, seed, stratified, val_fraction)
 
 
@@ -98,6 +100,7 @@ def load_clips(
             mean=(0.5,) * images[0].shape[0],
             std=(0.5,) * images[0].shape[0],
         )
+    parts["train"] = replace(parts["train"], notes=note_others(folder, clips_below))
     return _splits(f"{CLIPS}{folder}", parts, seed, stratified, val_fraction)
 
 

@@ -61,9 +61,9 @@ def _read_stack(path: Path) -> Volume:
     return Volume(as_pixels(with_channels(planes.transpose(2, 0, 1), path), path))
 
 
-def find_volumes(paths: Sequence[Path]) -> list[Path]:
+def find_volumes(paths: Sequence[Path], leave_out: Sequence[Path] = ()) -> list[Path]:
     """The files as they are, and every volume below the folders."""
-    return find_examples(paths, volumes_below, "volumes", READ)
+    return find_examples(paths, volumes_below, "volumes", READ, leave_out)
 
 
 def volumes_below(folder: Path) -> Iterator[Path]:

@@ -184,9 +184,9 @@ def clip_bytes(frames: Sequence[NDArray[np.uint8]], rate: int = 8) -> bytes:
     return content.getvalue()
 
 
-def find_clips(paths: Sequence[Path]) -> list[Path]:
+def find_clips(paths: Sequence[Path], leave_out: Sequence[Path] = ()) -> list[Path]:
     """The files as they are, and every video and folder of frames below the folders."""
-    return find_examples(paths, clips_below, "clips", READ)
+    return find_examples(paths, clips_below, "clips", READ, leave_out)
 
 
 def clips_below(folder: Path) -> Iterator[Path]:

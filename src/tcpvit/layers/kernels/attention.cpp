@@ -5,7 +5,7 @@
 //
 // qkv  [group][part] (N, 3, H, D)     a head is made of `parts` pieces of D numbers: 1 for slice attention, C for joint
 // out  [group][part] (N, H, D)
-// lse  (groups, H, N)                 log Σ exp of each row of scores, for the backward pass
+// lse  (groups, H, N)                 log Σ exp of each row of scores in units of log 2, for backward
 #include "heads.h"
 
 namespace {
@@ -94,7 +94,7 @@ void backward(const T* grad_out, const T* qkv, const T* out, const A* lse, T* gr
       v.pack(qkv, s, g, h, 2, 3);
       o.pack(out, s, g, h, 0, 1);
       grad.pack(grad_out, s, g, h, 0, 1);
-      prepare<A>(head, grad, o, lse + unit * s.tokens, means[0], logs[0]);
+      prepare<A>(head, q, grad, o, lse + unit * s.tokens, means[0], logs[0]);
       run(Backward<A>{q, k, v, grad, d_q, d_k, d_v, logs[0], means[0]}, head, work);
       d_q.unpack(grad_qkv, s, g, h, 0, 3);
       d_k.unpack(grad_qkv, s, g, h, 1, 3);

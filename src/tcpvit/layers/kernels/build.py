@@ -22,6 +22,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from tcpvit.algebra.cache import constant_in_graphs
 from tcpvit.files import temporary_folder, write_atomically
 
 SOURCES = Path(__file__).parent
@@ -48,7 +49,7 @@ def operators_refused() -> bool:
     return torch._C._functorch.peek_interpreter_stack() is not None
 
 
-@torch.compiler.assume_constant_result
+@constant_in_graphs
 def is_built(name: str) -> bool:
     """True if the kernel could be built (it is, if it was not yet)."""
     return load_kernel(name) is not None
@@ -164,7 +165,8 @@ def compile_library(source: Path, library: Path, compiler: str, flags: list[str]
 def _run_compiler(command: list[str]) -> None:
     """Run a compiler; if it takes too long, it is ended with all the processes that it has started."""
     none = subprocess.DEVNULL
-    process = subprocess.Popen(command, stdin=none, stdout=none, stderr=none, start_new_session=True)
+    environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}  # a sanitizer's, say
+    process = subprocess.Popen(command, stdin=none, stdout=none, stderr=none, start_new_session=True, env=environment)
     try:
         code = process.wait(timeout=LIMIT)
     except BaseException:  # Ctrl-C too, which does not reach another session

@@ -1,21 +1,35 @@
 // The FFN half of a block, x + fc2(GELU(fc1(norm(x)))), forward and backward, on tiles of tokens that stay in the cache.
 //
-// Nothing but x is kept for the backward pass, which computes the rest again.
+// Nothing but x is kept for the backward pass, which computes the rest again. Slices go one by one, or, if they are
+// coupled, all together: by a norm over all of them (`joint`), or by a shuffle before fc2, which in lanes is no more than
+// the place where a row is written, or by a matrix that mixes them before fc1 and one before fc2. Depthwise filters before GELU take the tokens of an image together.
 //
 // x, y (C, R, d)    γ, β (C, d)    w1 (C, d, h)    b1 (C, h)    w2 (C, h, d)    b2 (C, d)
+// filters (C, h, side, side), their biases (C, h), mix1 and mix2 (C, C), or null
 // `dense`: weights as those of nn.Linear, (h, d) and (d, h). Slices that share their parameters come as one, (1, C·R, d).
 #include <omp.h>
 
+#include "filter.h"
 #include "lanes.h"
 
 namespace {
 
-constexpr int64_t MOST_TOKENS = 64;  // of a tile
-
 struct Shape {
-  int64_t slices, rows, width, hidden, dense, tile;  // tile: tokens that are a unit of work
+  int64_t slices, rows, width, hidden, dense;
+  int64_t tile;  // tokens that are a unit of work
+  int64_t parts;  // slices that are
+  int64_t joint, shuffle, side, height, across, mixes;
   double eps;
+
   int64_t tiles() const { return (rows + tile - 1) / tile; }
+  int64_t groups() const { return slices / parts; }
+  int64_t features() const { return parts * width; }
+  int64_t norms() const { return joint ? 1 : parts; }
+  int64_t taps() const { return side * side; }
+  int64_t lanes() const { return lined(tile) + (tile > 64 ? LINE : 0); }  // no powers of 2, which collide in the cache
+  int64_t at(int64_t group, int64_t part, int64_t row) const { return ((group * parts + part) * rows + row) * width; }
+  // Where feature m of all slices end to end is for fc2.
+  int64_t place(int64_t m) const { return shuffle ? m % hidden * parts + m / hidden : m; }
 };
 
 // x·Φ(x) by Φ(-|x|) = exp(-x²/2) · p(|x|). p has the factor 1/√2π; minimax, absolute error of x·Φ(x) 1e-7.
@@ -54,128 +68,206 @@ template <typename A>
 using GeluOf = std::conditional_t<std::is_same_v<A, float>, Gelu, GeluDouble>;
 
 template <typename T>
-struct Parameters {
-  const T *gamma, *beta, *w1, *b1, *w2, *b2;
-  Parameters of(int64_t k, const Shape& s) const {
-    const int64_t d = s.width, h = s.hidden;
-    return {gamma + k * d, beta + k * d, w1 + k * d * h, b1 ? b1 + k * h : b1, w2 + k * d * h, b2 ? b2 + k * d : b2};
+struct Parameters {  // of a group of slices
+  const T *gamma, *beta, *w1, *b1, *w2, *b2, *filters, *filter_bias, *mix1, *mix2;
+  Parameters of(int64_t group, const Shape& s) const {
+    const int64_t d = group * s.parts * s.width, h = group * s.parts * s.hidden;
+    const auto at = [](const T* data, int64_t step) { return data ? data + step : data; };
+    return {gamma + d,      beta + d,     w1 + d * s.hidden,          at(b1, h), w2 + d * s.hidden,
+            at(b2, d), at(filters, h * s.taps()), at(filter_bias, h),
+            mix1, mix2};
   }
 };
 
-// The parameters of a slice in the precision that is computed in, and the tiles of a thread.
+// The parameters of a group in the precision that is computed in, and the tokens that a thread works on.
 template <typename A>
 struct Tile {
-  Rows<A> x, normed, y, hidden, tokens, rstd;
-  Rows<A> copies[6];
+  Rows<A> x, normed, y, mixed, before, hidden, tokens, rstd;  // hidden: before GELU; before: also before the filters
+  Rows<A> shuffled, mixed_hidden;                              // of what GELU gives
+  Rows<A> copies[10];
   Parameters<A> of;
-  View<A> w1, w2;  // (h, d) and (d, h)
+  Filter<A> filter;
 
   explicit Tile(const Shape& s)
-      : x(s.width, MOST_TOKENS), normed(s.width, MOST_TOKENS), y(s.width, MOST_TOKENS), hidden(s.hidden, MOST_TOKENS),
-        tokens(MOST_TOKENS, padded<A>(s.width)), rstd(1, MOST_TOKENS) {}
+      : x(s.features(), s.lanes()), normed(s.features(), s.lanes()), y(s.features(), s.lanes()),
+        mixed(s.mixes ? s.features() : 0, s.lanes()), before(s.side ? s.parts * s.hidden : 0, s.lanes()), hidden(s.parts * s.hidden, s.lanes()),
+        tokens(s.lanes(), padded<A>(s.width)), rstd(s.norms(), s.lanes()),
+        shuffled(s.shuffle ? s.parts * s.hidden : 0, s.lanes()),
+        mixed_hidden(s.mixes ? s.parts * s.hidden : 0, s.lanes()), filter(s.height, s.across, s.side) {}
 
   template <typename T>
   void take(const Parameters<T>& p, const Shape& s) {
-    const int64_t d = s.width, h = s.hidden;
-    of = {widened(p.gamma, d, copies[0]),  widened(p.beta, d, copies[1]), widened(p.w1, d * h, copies[2]),
-          widened(p.b1, h, copies[3]), widened(p.w2, d * h, copies[4]), widened(p.b2, d, copies[5])};
-    w1 = s.dense ? View<A>{of.w1, d, 1} : View<A>{of.w1, 1, h};
-    w2 = s.dense ? View<A>{of.w2, h, 1} : View<A>{of.w2, 1, d};
+    const int64_t d = s.features(), h = s.parts * s.hidden;
+    of = {widened(p.gamma, d, copies[0]),        widened(p.beta, d, copies[1]),
+          widened(p.w1, d * s.hidden, copies[2]), widened(p.b1, h, copies[3]),
+          widened(p.w2, d * s.hidden, copies[4]), widened(p.b2, d, copies[5]),
+          widened(p.filters, h * s.taps(), copies[6]), widened(p.filter_bias, h, copies[7]),
+          widened(p.mix1, s.parts * s.parts, copies[8]), widened(p.mix2, s.parts * s.parts, copies[9])};
+  }
+  View<A> mix1(const Shape& s) const { return {of.mix1, s.parts, 1}; }
+  View<A> mix2(const Shape& s) const { return {of.mix2, s.parts, 1}; }
+  Rows<A>& into_fc1(const Shape& s) { return s.mixes ? mixed : y; }
+  Rows<A>& active(const Shape& s) { return s.shuffle ? shuffled : hidden; }  // what GELU gives, in its place
+  Rows<A>& into_fc2(const Shape& s) { return s.mixes ? mixed_hidden : active(s); }
+  View<A> w1(int64_t p, const Shape& s) const {  // (h, d)
+    const A* data = of.w1 + p * s.width * s.hidden;
+    return s.dense ? View<A>{data, s.width, 1} : View<A>{data, 1, s.hidden};
+  }
+  View<A> w2(int64_t p, const Shape& s) const {  // (d, h)
+    const A* data = of.w2 + p * s.width * s.hidden;
+    return s.dense ? View<A>{data, s.hidden, 1} : View<A>{data, 1, s.width};
   }
 
-  // x in lanes -> normed, y = norm(x), hidden = fc1(y)
+  // x in lanes -> normed, y = norm(x), hidden = filters(fc1(y))
   void up_to_hidden(const Shape& s, int64_t lanes) {
-    norm(x, normed, y, rstd[0], of.gamma, of.beta, s.eps, s.width, lanes);
-    product(w1, of.b1, y[0], y.step, hidden[0], hidden.step, s.hidden, s.width, lanes);
+    const int64_t width = s.features() / s.norms();
+    for (int64_t i = 0, e = 0; i < s.norms(); ++i, e += width)
+      norm(from(x, e), from(normed, e), from(y, e), rstd[i], of.gamma + e, of.beta + e, s.eps, width, lanes);
+    if (s.mixes) mix(mix1(s), y, mixed, s.parts);
+    Rows<A>&in = into_fc1(s), &out = s.side ? before : hidden;
+    for (int64_t p = 0; p < s.parts; ++p)
+      product(w1(p, s), of.b1 + p * s.hidden, in[p * s.width], in.step, out[p * s.hidden], out.step, s.hidden,
+              s.width, lanes);
+    for (int64_t m = 0; s.side && m < s.parts * s.hidden; ++m) {
+      filter.spread(before[m], filter.in);
+      filter.apply(filter.in, of.filters + m * s.taps(), of.filter_bias[m], hidden[m]);
+    }
   }
 };
 
 template <typename T, typename A>
 void forward(const T* x, Parameters<T> parameters, T* out, const Shape& s, int threads) {
   constexpr int64_t W = Vec<A>::size();
-  const int64_t d = s.width, units = s.slices * s.tiles();
+  const int64_t d = s.width, units = s.groups() * s.tiles();
 #pragma omp parallel num_threads(threads)
   {
     Tile<A> tile(s);
+    Rows<A>&active = tile.active(s), &into_fc2 = tile.into_fc2(s);
     const int64_t me = omp_get_thread_num(), all = omp_get_num_threads();
     int64_t current = -1;
     for (int64_t unit = dealt(units, me, all); unit < dealt(units, me + 1, all); ++unit) {
-      const int64_t k = unit / s.tiles(), first = unit % s.tiles() * s.tile;
-      const int64_t count = std::min(s.tile, s.rows - first), lanes = padded<A>(count), at = (k * s.rows + first) * d;
-      if (k != current) tile.take(parameters.of(current = k, s), s);
-      to_lanes(x + at, tile.x, count, d);
+      const int64_t group = unit / s.tiles(), first = unit % s.tiles() * s.tile;
+      const int64_t count = std::min(s.tile, s.rows - first), lanes = padded<A>(count);
+      if (group != current) tile.take(parameters.of(current = group, s), s);
+      for (int64_t p = 0; p < s.parts; ++p)
+        to_lanes(x + s.at(group, p, first), from(tile.x, p * d), count, d);
       tile.up_to_hidden(s, lanes);
-      for (int64_t m = 0; m < s.hidden; ++m)
-        for (int64_t n = 0; n < lanes; n += W) {
-          A* at_hidden = tile.hidden[m] + n;
-          GeluOf<A>(Vec<A>::loadu(at_hidden)).value().store(at_hidden);
-        }
-      product(tile.w2, tile.of.b2, tile.hidden[0], tile.hidden.step, tile.y[0], tile.y.step, d, s.hidden, lanes);
-      add_from_lanes(tile.y, 0, tile.tokens, x + at, out + at, count, d);
+      for (int64_t m = 0; m < s.parts * s.hidden; ++m)
+        for (int64_t n = 0; n < lanes; n += W)
+          GeluOf<A>(Vec<A>::loadu(tile.hidden[m] + n)).value().store(active[s.place(m)] + n);
+      if (s.mixes) mix(tile.mix2(s), active, into_fc2, s.parts);
+      for (int64_t p = 0; p < s.parts; ++p) {
+        const int64_t at = s.at(group, p, first);
+        product(tile.w2(p, s), tile.of.b2 + p * d, into_fc2[p * s.hidden], into_fc2.step, tile.y[0], tile.y.step, d,
+                s.hidden, lanes);
+        add_from_lanes(from(tile.y, 0), tile.tokens, x + at, out + at, count, d);
+      }
     }
   }
 }
 
-// What the parameters of a slice gain, in one thread: weights as (h, d), with rows of whole lines.
+// What the parameters of a group gain: weights as (parts, h, d), with rows of whole lines; those of a filter's tap in the
+// lanes of a line, to be added up.
 template <typename A>
 struct Gains {
-  A *gamma, *beta, *b1, *b2, *w1, *w2;
+  A *gamma, *beta, *b2, *b1, *filter_bias, *mix1, *mix2, *w1, *w2, *filters;
   Gains(A* data, const Shape& s) {
-    const int64_t d = s.width, h = s.hidden, matrix = h * lined(d);
-    gamma = data, beta = gamma + d, b2 = beta + d, b1 = b2 + d, w1 = data + lined(3 * d + h), w2 = w1 + matrix;
+    const int64_t d = s.features(), h = s.parts * s.hidden, matrix = h * lined(s.width);
+    gamma = data, beta = gamma + d, b2 = beta + d, b1 = b2 + d, filter_bias = b1 + h;
+    mix1 = filter_bias + h, mix2 = mix1 + s.mixes * s.parts * s.parts;
+    w1 = data + lined(vectors(s)), w2 = w1 + matrix, filters = w2 + matrix;
   }
-  static int64_t size(const Shape& s) { return lined(3 * s.width + s.hidden) + 2 * s.hidden * lined(s.width); }
+  static int64_t vectors(const Shape& s) {
+    return 3 * s.features() + 2 * s.parts * s.hidden + 2 * s.mixes * s.parts * s.parts;
+  }
+  static int64_t size(const Shape& s) {
+    const int64_t h = s.parts * s.hidden;
+    return lined(vectors(s)) + 2 * h * lined(s.width) + h * s.taps() * LINE;
+  }
 };
 
-// `gains` is (slices, Gains::size), zero at first.
+// `gains` is (groups, Gains::size), zero at first.
 template <typename T, typename A>
 void backward(const T* grad, const T* x, Parameters<T> parameters, T* d_x, A* gains, const Shape& s, int threads) {
   constexpr int64_t W = Vec<A>::size();
-  const int64_t d = s.width, units = s.slices * s.tiles(), size = Gains<A>::size(s);
+  const int64_t d = s.width, h = s.hidden, wide = lined(d), units = s.groups() * s.tiles(), size = Gains<A>::size(s);
+  const A* const none = nullptr;
   Begun<A> begun(threads, size);
 #pragma omp parallel num_threads(threads)
   {
     Tile<A> tile(s);
-    Rows<A> dy(d, MOST_TOKENS), slope(s.hidden, MOST_TOKENS), dy_tokens(MOST_TOKENS, padded<A>(d));
+    Rows<A> dy(s.features(), s.lanes()), slope(s.parts * h, s.lanes()), dy_tokens(s.lanes(), padded<A>(d));
+    Rows<A>&active = tile.active(s), &into_fc2 = tile.into_fc2(s), &into_fc1 = tile.into_fc1(s);  // then their gradients
     const int64_t me = omp_get_thread_num(), all = omp_get_num_threads();
     int64_t current = -1;
     for (int64_t unit = dealt(units, me, all); unit < dealt(units, me + 1, all); ++unit) {
-      const int64_t k = unit / s.tiles(), first = unit % s.tiles() * s.tile;
-      const int64_t count = std::min(s.tile, s.rows - first), lanes = padded<A>(count), at = (k * s.rows + first) * d;
-      if (k != current) tile.take(parameters.of(current = k, s), s);
-      const bool begins = k * s.tiles() >= dealt(units, me, all);
-      Gains<A> gain(begins ? gains + k * size : begun.by_another(me, k), s);
+      const int64_t group = unit / s.tiles(), first = unit % s.tiles() * s.tile;
+      const int64_t count = std::min(s.tile, s.rows - first), lanes = padded<A>(count);
+      if (group != current) tile.take(parameters.of(current = group, s), s);
+      const bool begins = group * s.tiles() >= dealt(units, me, all);
+      Gains<A> gain(begins ? gains + group * size : begun.by_another(me, group), s);
       if (count < lanes) dy.fill(A(0));  // tokens beyond the last get no gradient
-      to_lanes(x + at, tile.x, count, d);
-      to_lanes(grad + at, dy, count, d);
+      for (int64_t p = 0; p < s.parts; ++p) {
+        to_lanes(x + s.at(group, p, first), from(tile.x, p * d), count, d);
+        to_lanes(grad + s.at(group, p, first), from(dy, p * d), count, d);
+      }
       tile.up_to_hidden(s, lanes);
-      for (int64_t m = 0; m < s.hidden; ++m)
+      for (int64_t m = 0; m < s.parts * h; ++m)
         for (int64_t n = 0; n < lanes; n += W) {
           const GeluOf<A> gelu(Vec<A>::loadu(tile.hidden[m] + n));
-          gelu.value().store(tile.hidden[m] + n);
+          gelu.value().store(active[s.place(m)] + n);
           gelu.slope().store(slope[m] + n);
         }
       // fc2: its gains need dy token by token, as it came
-      for (int64_t t = 0; t < count; ++t)
-        for (int64_t e = 0; e < d; ++e) dy_tokens[t][e] = static_cast<A>(grad[at + t * d + e]);
-      const int64_t wide = lined(d);
-      product<true>(View<A>{tile.hidden[0], tile.hidden.step, 1}, static_cast<const A*>(nullptr), dy_tokens[0],
-                    dy_tokens.step, gain.w2, wide, s.hidden, count, padded<A>(d));
-      add_sums(dy, gain.b2, d, lanes);
-      product(tile.w2.transposed(), static_cast<const A*>(nullptr), dy[0], dy.step, tile.hidden[0], tile.hidden.step,
-              s.hidden, d, lanes);
-      for (int64_t m = 0; m < s.hidden; ++m)
+      if (s.mixes) mix(tile.mix2(s), active, into_fc2, s.parts);
+      add_sums(from(dy, 0), gain.b2, s.features(), lanes);
+      for (int64_t p = 0; p < s.parts; ++p) {
+        const T* tokens = grad + s.at(group, p, first);
+        A* rows = into_fc2[p * h];
+        for (int64_t t = 0; t < count; ++t)
+          for (int64_t e = 0; e < d; ++e) dy_tokens[t][e] = static_cast<A>(tokens[t * d + e]);
+        product<true>(View<A>{rows, into_fc2.step, 1}, none, dy_tokens[0], dy_tokens.step, gain.w2 + p * h * wide, wide, h,
+                      count, padded<A>(d));
+        product(tile.w2(p, s).transposed(), none, dy[p * d], dy.step, rows, into_fc2.step, h, d, lanes);
+      }
+      if (s.mixes) {
+        add_mix_gains(into_fc2, active, gain.mix2, s.parts, lanes);
+        mix(tile.mix2(s).transposed(), into_fc2, active, s.parts);
+      }
+      for (int64_t m = 0; m < s.parts * h; ++m)
         for (int64_t n = 0; n < lanes; n += W)
-          (Vec<A>::loadu(tile.hidden[m] + n) * Vec<A>::loadu(slope[m] + n)).store(tile.hidden[m] + n);
-      // fc1: its gains need y token by token
-      transpose(tile.y[0], tile.y.step, tile.tokens[0], tile.tokens.step, d, count);
-      product<true>(View<A>{tile.hidden[0], tile.hidden.step, 1}, static_cast<const A*>(nullptr), tile.tokens[0],
-                    tile.tokens.step, gain.w1, wide, s.hidden, count, padded<A>(d));
-      add_sums(tile.hidden, gain.b1, s.hidden, lanes);
-      product(tile.w1.transposed(), static_cast<const A*>(nullptr), tile.hidden[0], tile.hidden.step, tile.x[0],
-              tile.x.step, d, s.hidden, lanes);
-      norm_backward(tile.x, tile.normed, tile.rstd[0], tile.of.gamma, gain.gamma, gain.beta, d, lanes);
-      add_from_lanes(tile.x, 0, tile.tokens, grad + at, d_x + at, count, d);
+          (Vec<A>::loadu(active[s.place(m)] + n) * Vec<A>::loadu(slope[m] + n)).store(tile.hidden[m] + n);
+      if (s.side) {
+        add_sums(from(tile.hidden, 0), gain.filter_bias, s.parts * h, lanes);
+        for (int64_t m = 0; m < s.parts * h; ++m) {
+          tile.filter.spread(tile.before[m], tile.filter.in);
+          tile.filter.spread(tile.hidden[m], tile.filter.out);
+          tile.filter.add_gains(gain.filters + m * s.taps() * LINE);
+          tile.filter.apply_transposed(tile.filter.out, tile.of.filters + m * s.taps(), tile.hidden[m]);
+        }
+      }
+      // fc1: its gains need what it read token by token
+      add_sums(from(tile.hidden, 0), gain.b1, s.parts * h, lanes);
+      for (int64_t p = 0; p < s.parts; ++p) {
+        const A* rows = tile.hidden[p * h];
+        transpose(into_fc1[p * d], into_fc1.step, tile.tokens[0], tile.tokens.step, d, count);
+        product<true>(View<A>{rows, tile.hidden.step, 1}, none, tile.tokens[0], tile.tokens.step, gain.w1 + p * h * wide,
+                      wide, h, count, padded<A>(d));
+        product(tile.w1(p, s).transposed(), none, rows, tile.hidden.step, tile.x[p * d], tile.x.step, d, h, lanes);
+      }
+      if (s.mixes) {
+        add_mix_gains(tile.x, tile.y, gain.mix1, s.parts, lanes);
+        mix(tile.mix1(s).transposed(), tile.x, tile.mixed, s.parts);
+      }
+      Rows<A>& d_y = s.mixes ? tile.mixed : tile.x;
+      const int64_t width = s.features() / s.norms();
+      for (int64_t i = 0, e = 0; i < s.norms(); ++i, e += width)
+        norm_backward(from(d_y, e), from(tile.normed, e), tile.rstd[i], tile.of.gamma + e, gain.gamma + e,
+                      gain.beta + e, width, lanes);
+      for (int64_t p = 0; p < s.parts; ++p) {
+        const int64_t at = s.at(group, p, first);
+        add_from_lanes(from(d_y, p * d), tile.tokens, grad + at, d_x + at, count, d);
+      }
     }
   }
   begun.add_to(gains);
@@ -183,14 +275,18 @@ void backward(const T* grad, const T* x, Parameters<T> parameters, T* d_x, A* ga
 
 }  // namespace
 
-#define OPERATOR(name, T, A)                                                                                          \
-  extern "C" void tcpvit_forward_##name(const T* x, const T* gamma, const T* beta, const T* w1, const T* b1,          \
-                                        const T* w2, const T* b2, T* y, const Shape* shape, int threads) {            \
-    forward<T, A>(x, {gamma, beta, w1, b1, w2, b2}, y, *shape, threads);                                              \
-  }                                                                                                                   \
-  extern "C" void tcpvit_backward_##name(const T* grad, const T* x, const T* gamma, const T* beta, const T* w1,       \
-                                         const T* b1, const T* w2, T* d_x, A* gains, const Shape* shape, int threads) { \
-    backward<T, A>(grad, x, {gamma, beta, w1, b1, w2, nullptr}, d_x, gains, *shape, threads);                         \
+#define OPERATOR(name, T, A)                                                                                           \
+  extern "C" void tcpvit_forward_##name(const T* x, const T* gamma, const T* beta, const T* w1, const T* b1,           \
+                                        const T* w2, const T* b2, const T* filters, const T* filter_bias,              \
+                                        const T* mix1, const T* mix2, T* y, const Shape* shape, int threads) {         \
+    forward<T, A>(x, {gamma, beta, w1, b1, w2, b2, filters, filter_bias, mix1, mix2}, y, *shape, threads);             \
+  }                                                                                                                    \
+  extern "C" void tcpvit_backward_##name(const T* grad, const T* x, const T* gamma, const T* beta, const T* w1,        \
+                                         const T* b1, const T* w2, const T* b2, const T* filters,                      \
+                                         const T* filter_bias, const T* mix1, const T* mix2, T* d_x, A* gains,         \
+                                         const Shape* shape, int threads) {                                            \
+    backward<T, A>(grad, x, {gamma, beta, w1, b1, w2, b2, filters, filter_bias, mix1, mix2}, d_x, gains, *shape,       \
+                   threads);                                                                                           \
   }
 
 OPERATOR(float32, float, float)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import itertools
+from math import prod
 from typing import Any
 
 import torch
@@ -20,21 +21,34 @@ from tcpvit.layers.kernels import gpu
 from tcpvit.layers.kernels.build import DTYPES, accumulator, call, is_built, operators_refused
 
 MAX_WIDTH = 64  # of a slice: beyond, torch's matrix products are as fast
+MAX_LOWERED_WIDTH = 32  # of plain halves under autocast: torch's products are of bfloat16, ours as exact as always
 TILE = 64  # tokens, as in ffn_half.cpp
 LANES = 16  # tokens in the widest vector, and LINE of lanes.h
 ENOUGH = 64  # tiles for each thread: beyond, one more or less does not matter
+MOST_NUMBERS = 2**17  # of the hidden features of a unit of work whose slices or tokens go together: half of a cache
 BUNDLE = 256  # tokens of the images that are attended to at a time
 
 
-def can_use_half(half: str, x: Tensor, weight: Tensor) -> bool:
-    """True if the kernel of that half takes tokens (..., d) with parameters of that kind, and is worth it."""
+def can_use_half(half: str, x: Tensor, weight: Tensor, plain: bool = True) -> bool:
+    """True if the kernel of that half takes tokens (..., d) with parameters of that kind, and is worth it.
+
+    A `plain` half is hardly more than its products: slices are not coupled, and tokens not pooled.
+    """
     if x.shape[-1] > MAX_WIDTH or weight.dtype != x.dtype:
         return False
     if x.is_cuda:
         return half == "ffn_half" and not torch.is_autocast_enabled("cuda") and gpu.can_use_gpu(x)
-    if x.device.type != "cpu" or x.dtype not in DTYPES or operators_refused() or torch.is_autocast_enabled("cpu"):
+    if x.device.type != "cpu" or x.dtype not in DTYPES or operators_refused():
+        return False
+    lowered = torch.is_autocast_enabled("cpu") and x.dtype == torch.float32
+    if plain and lowered and x.shape[-1] > MAX_LOWERED_WIDTH:
         return False
     return is_built(half)
+
+
+def can_couple(x: Tensor, numbers: int) -> bool:
+    """True if the kernel takes slices or the tokens of an image together, with so many hidden numbers at a time."""
+    return x.device.type == "cpu" and numbers <= MOST_NUMBERS
 
 
 # ------------------------------------------------------------------------------------------------------- the work
@@ -80,15 +94,39 @@ class FfnShape(ctypes.Structure):
     """`Shape` of ffn_half.cpp."""
 
     _fields_ = [
-        *((name, ctypes.c_int64) for name in ("slices", "rows", "width", "hidden", "dense", "tile")),
+        *((name, ctypes.c_int64) for name in ("slices", "rows", "width", "hidden", "dense", "tile", "parts")),
+        *((name, ctypes.c_int64) for name in ("joint", "shuffle", "side", "height", "across", "mixes")),
         ("eps", ctypes.c_double),
     ]
 
     @classmethod
-    def of(cls, x: Tensor, w1: Tensor, dense: bool, eps: float) -> FfnShape:
+    def of(
+        cls,
+        x: Tensor,
+        w1: Tensor,
+        dense: bool,
+        eps: float,
+        filters: Tensor | None,
+        height: int,
+        across: int,
+        joint: bool,
+        shuffle: bool,
+        mixes: bool,
+    ) -> FfnShape:
         """For x (C, R, d)."""
         C, R, d = x.shape
-        return cls(C, R, d, w1.shape[-2 if dense else -1], dense, tile_of(C, R, torch.get_num_threads()), eps)
+        parts = C if joint or shuffle or mixes else 1
+        side = 0 if filters is None else filters.shape[-1]
+        tile = height * across if side else tile_of(C // parts, R, torch.get_num_threads())
+        hidden = w1.shape[-2 if dense else -1]
+        return cls(C, R, d, hidden, dense, tile, parts, joint, shuffle, side, height, across, mixes, eps)
+
+    @property
+    def splits(self) -> tuple[int, ...]:
+        """`Gains` of ffn_half.cpp: the numbers of γ, β, b2, b1, filter_bias, mix1, mix2, a gap, w1, w2 and filters."""
+        d, h, mix = self.parts * self.width, self.parts * self.hidden, self.mixes * self.parts**2
+        vectors, matrix = 3 * d + 2 * h + 2 * mix, h * _lined(self.width)
+        return d, d, d, h, h, mix, mix, _lined(vectors) - vectors, matrix, matrix, h * self.side**2 * LANES
 
 
 @torch.library.custom_op("tcpvit::ffn_half", mutates_args=())
@@ -102,20 +140,34 @@ def ffn_half(
     b2: Tensor,
     dense: bool,
     eps: float,
+    filters: Tensor | None = None,
+    filter_bias: Tensor | None = None,
+    height: int = 0,
+    across: int = 0,
+    joint: bool = False,
+    shuffle: bool = False,
+    mix1: Tensor | None = None,
+    mix2: Tensor | None = None,
 ) -> Tensor:
-    """x + GELU(norm(x) w1 + b1) w2 + b2 for x (C, R, d); parameters (C, ..., d or h), or as nn.Linear's if `dense`."""
+    """x + GELU(norm(x) w1 + b1) w2 + b2 for x (C, R, d); parameters (C, ..., d or h), or as nn.Linear's if `dense`.
+
+    Filters (C·h, 1, side, side) stand before GELU, on tokens of grids of height × across. The norm may be over all
+    slices (`joint`), fc2 may read them shuffled, and (C, C) matrices may mix what fc1 and fc2 read.
+    """
     x = x.contiguous()
     y = torch.empty_like(x)
-    parameters = _contiguous(gamma, beta, w1, b1, w2, b2)
-    call("ffn_half", "forward", x.dtype, x, *parameters, y, shape=FfnShape.of(x, w1, dense, eps))
+    parameters = _contiguous(gamma, beta, w1, b1, w2, b2, filters, filter_bias, mix1, mix2)
+    shape = FfnShape.of(x, w1, dense, eps, filters, height, across, joint, shuffle, mix1 is not None)
+    call("ffn_half", "forward", x.dtype, x, *parameters, y, shape=shape)
     return y
 
 
 @ffn_half.register_kernel("cuda")
-def _(*inputs: Any) -> Tensor:
+def ffn_half_on_gpu(*inputs: Any) -> Tensor:
+    """The same by Triton; it knows no filters and couplings."""
     from tcpvit.layers.kernels.gpu import ffn
 
-    return ffn.forward(*inputs)
+    return ffn.forward(*inputs[:9])
 
 
 @ffn_half.register_fake
@@ -133,52 +185,68 @@ def ffn_half_backward(
     b1: Tensor,
     w2: Tensor,
     b2: Tensor,
+    filters: Tensor | None,
+    filter_bias: Tensor | None,
+    mix1: Tensor | None,
+    mix2: Tensor | None,
     dense: bool,
     eps: float,
+    height: int,
+    across: int,
+    joint: bool,
+    shuffle: bool,
 ) -> list[Tensor]:
-    """The gradients of x, gamma, beta, w1, b1, w2 and b2."""
+    """The gradients of x, gamma, beta, w1, b1, w2 and b2, and of filters, their bias and mixes if there are."""
     x = x.contiguous()
-    shape = FfnShape.of(x, w1, dense, eps)
+    shape = FfnShape.of(x, w1, dense, eps, filters, height, across, joint, shuffle, mix1 is not None)
     C, d, h = len(x), shape.width, shape.hidden
-    wide, vectors = _lined(d), _lined(3 * d + h)
-    gains = x.new_zeros(C, vectors + 2 * h * wide, dtype=accumulator(x.dtype))
+    gains = x.new_zeros(C // shape.parts, sum(shape.splits), dtype=accumulator(x.dtype))
     d_x = torch.empty_like(x)
-    parameters = _contiguous(gamma, beta, w1, b1, w2)
+    parameters = _contiguous(gamma, beta, w1, b1, w2, b2, filters, filter_bias, mix1, mix2)
     call("ffn_half", "backward", x.dtype, grad.contiguous(), x, *parameters, d_x, gains, shape=shape)
-    d_gamma, d_beta, d_b2, d_b1, _, *matrices = gains.split([d, d, d, h, vectors - 3 * d - h, h * wide, h * wide], 1)
-    d_w1, d_w2 = (gain.view(C, h, wide)[..., :d] for gain in matrices)  # (C, h, d)
-    found = (d_gamma, d_beta, d_w1 if dense else d_w1.mT, d_b1, d_w2.mT if dense else d_w2, d_b2)
-    return [d_x, *map(_gradient, found, (gamma, beta, w1, b1, w2, b2))]
+    d_gamma, d_beta, d_b2, d_b1, d_bias, d_mix1, d_mix2, _, *matrices, d_filters = gains.split(shape.splits, 1)
+    d_w1, d_w2 = (gain.reshape(C, h, -1)[..., :d] for gain in matrices)  # (C, h, d)
+    found = [d_gamma, d_beta, d_w1 if dense else d_w1.mT, d_b1, d_w2.mT if dense else d_w2, d_b2]
+    found += [d_filters.reshape(-1, LANES).sum(-1), d_bias, d_mix1, d_mix2]
+    likes = [gamma, beta, w1, b1, w2, b2, filters, filter_bias, mix1, mix2]
+    return [d_x, *(_gradient(gain, like) for gain, like in zip(found, likes, strict=True) if like is not None)]
 
 
 @ffn_half_backward.register_kernel("cuda")
-def _(*inputs: Any) -> list[Tensor]:
+def ffn_half_backward_on_gpu(*inputs: Any) -> list[Tensor]:
+    """The same by Triton."""
     from tcpvit.layers.kernels.gpu import ffn
 
-    return ffn.backward(*inputs)
+    return ffn.backward(*inputs[:8], *inputs[12:14])
 
 
 @ffn_half_backward.register_fake
-def _(grad: Tensor, *parameters: Any) -> list[Tensor]:
-    return [torch.empty_like(p, memory_format=torch.contiguous_format) for p in parameters[:7]]
+def _(grad: Tensor, *inputs: Any) -> list[Tensor]:
+    return [torch.empty_like(p, memory_format=torch.contiguous_format) for p in inputs[:11] if p is not None]
 
 
 def _save_ffn(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    *tensors, ctx.dense, ctx.eps = inputs
-    ctx.save_for_backward(*tensors)
+    *tensors, dense, eps, filters, filter_bias, height, across, joint, shuffle, mix1, mix2 = inputs
+    ctx.options = dense, eps, height, across, joint, shuffle
+    ctx.save_for_backward(*tensors, filters, filter_bias, mix1, mix2)
 
 
 def _ffn_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    return (*ffn_half_backward(grad, *ctx.saved_tensors, ctx.dense, ctx.eps), None, None)
+    gradients = iter(ffn_half_backward(grad, *ctx.saved_tensors, *ctx.options))
+    found = [None if tensor is None else next(gradients) for tensor in ctx.saved_tensors]
+    *plain, d_filters, d_bias, d_mix1, d_mix2 = found
+    return (*plain, None, None, d_filters, d_bias, None, None, None, None, d_mix1, d_mix2)
 
 
 ffn_half.register_autograd(_ffn_backward, setup_context=_save_ffn)
 
 
 @register_flop_formula(torch.ops.tcpvit.ffn_half)
-def _ffn_flops(x_shape: tuple[int, ...], gamma: Any, beta: Any, w1_shape: tuple[int, ...], *_: Any, **__: Any) -> int:
-    """fc1 and fc2, each a product of R×d×h for each slice."""
-    return 4 * x_shape[0] * x_shape[1] * w1_shape[-1] * w1_shape[-2]
+def _ffn_flops(x_shape: tuple[int, ...], gamma: Any, beta: Any, w1_shape: tuple[int, ...], *rest: Any, **_: Any) -> int:
+    """fc1 and fc2, each a product of R×d×h for each slice, and the filters."""
+    hidden = w1_shape[-1] * w1_shape[-2] // x_shape[2]
+    taps = prod(rest[5][-2:]) if len(rest) > 5 and rest[5] else 0
+    return x_shape[0] * x_shape[1] * hidden * (4 * x_shape[2] + 2 * taps)
 
 
 # ------------------------------------------------------------------------------------------------- attention half
@@ -188,19 +256,40 @@ class AttentionHalfShape(ctypes.Structure):
     """`Shape` of attention_half.cpp."""
 
     _fields_ = [
-        *(
-            (name, ctypes.c_int64)
-            for name in ("slices", "images", "tokens", "width", "heads", "joint", "dense", "bundle", "cuts")
-        ),
+        *((name, ctypes.c_int64) for name in ("slices", "images", "tokens", "width", "heads", "joint", "dense")),
+        *((name, ctypes.c_int64) for name in ("bundle", "cuts", "parts", "norm_joint", "shuffle", "pool")),
+        *((name, ctypes.c_int64) for name in ("across", "mixes")),
         ("eps", ctypes.c_double),
     ]
 
     @classmethod
-    def of(cls, x: Tensor, num_heads: int, joint: bool, dense: bool, eps: float, cut: bool) -> AttentionHalfShape:
+    def of(
+        cls,
+        x: Tensor,
+        num_heads: int,
+        joint: bool,
+        dense: bool,
+        eps: float,
+        norm_joint: bool,
+        shuffle: bool,
+        pool: int,
+        across: int,
+        mixes: bool,
+        cut: bool,
+    ) -> AttentionHalfShape:
         """For x (C, B, N, d); the queries of an image may be `cut`."""
         C, B, N, d = x.shape
-        bundle, cuts = bundle_of(1 if joint else C, B, N, torch.get_num_threads(), cut)
-        return cls(C, B, N, d, num_heads, joint, dense, bundle, cuts, eps)
+        parts = C if joint or norm_joint or shuffle or mixes else 1
+        bundle, cuts = bundle_of(C // parts, B, N, torch.get_num_threads(), cut and pool == 1)
+        sizes = C, B, N, d, num_heads, joint, dense, bundle, cuts, parts, norm_joint, shuffle, pool
+        return cls(*sizes, across, mixes, eps)
+
+    @property
+    def splits(self) -> tuple[int, ...]:
+        """`Gains` of attention_half.cpp: the numbers of γ, β, bproj, bqkv, mix1, mix2, a gap, wqkv and wproj."""
+        d, wide, mix = self.parts * self.width, _lined(self.width), self.mixes * self.parts**2
+        vectors = 6 * d + 2 * mix
+        return d, d, d, 3 * d, mix, mix, _lined(vectors) - vectors, 3 * d * wide, d * wide
 
 
 @functools.lru_cache(maxsize=1024)
@@ -246,18 +335,27 @@ def attention_half(
     dense: bool,
     eps: float,
     keep: bool,
+    norm_joint: bool = False,
+    shuffle: bool = False,
+    pool: int = 1,
+    across: int = 0,
+    mix1: Tensor | None = None,
+    mix2: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """x + attention(norm(x) wqkv + bqkv) wproj + bproj for x (C, B, N, d); parameters as in `ffn_half`.
 
-    With it what backward needs, if it is to be kept: the attended values (C, B, d, N), and log Σ exp of the scores.
+    The norm may be over all slices, proj may read them shuffled, (C, C) matrices may mix what qkv and proj read, and
+    attention may be between the means of pool × pool tokens of a grid, so many `across`. With y what backward needs, if
+    it is to be kept: the attended values (C, B, d, N / pool²), and log Σ exp of the scores.
     """
     x = x.contiguous()
-    y, kept, lse = _attention_half_results(x, gamma, beta, wqkv, bqkv, wproj, bproj, num_heads, joint, dense, eps, keep)
-    parameters = _contiguous(gamma, beta, wqkv, bqkv, wproj, bproj)
-    shape = AttentionHalfShape.of(x, num_heads, joint, dense, eps, not keep)
-    results = (y, kept, lse) if keep else (y, None, None)
-    call("attention_half", "forward", x.dtype, x, *parameters, *results, shape=shape)
-    return y, kept, lse
+    options = num_heads, joint, dense, eps, norm_joint, shuffle, pool, across
+    results = _attention_half_results(x, gamma, beta, wqkv, bqkv, wproj, bproj, *options[:4], keep, *options[4:])
+    parameters = _contiguous(gamma, beta, wqkv, bqkv, wproj, bproj, mix1, mix2)
+    shape = AttentionHalfShape.of(x, *options, mix1 is not None, cut=not keep)
+    pointers = results if keep else (results[0], None, None)
+    call("attention_half", "forward", x.dtype, x, *parameters, *pointers, shape=shape)
+    return results
 
 
 @attention_half.register_fake
@@ -274,13 +372,20 @@ def _attention_half_results(
     dense: bool,
     eps: float,
     keep: bool,
+    norm_joint: bool = False,
+    shuffle: bool = False,
+    pool: int = 1,
+    across: int = 0,
+    mix1: Tensor | None = None,
+    mix2: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     y = torch.empty_like(x, memory_format=torch.contiguous_format)
     C, B, N, d = x.shape
     kind = accumulator(x.dtype)
     if not keep:
         return y, x.new_empty(0, dtype=kind), x.new_empty(0, dtype=kind)
-    return y, x.new_empty(C, B, d, N, dtype=kind), x.new_empty(1 if joint else C, B, num_heads, N, dtype=kind)
+    n = N // pool**2
+    return y, x.new_empty(C, B, d, n, dtype=kind), x.new_empty(1 if joint else C, B, num_heads, n, dtype=kind)
 
 
 @torch.library.custom_op("tcpvit::attention_half_backward", mutates_args=())
@@ -293,63 +398,61 @@ def attention_half_backward(
     bqkv: Tensor | None,
     wproj: Tensor,
     bproj: Tensor,
+    mix1: Tensor | None,
+    mix2: Tensor | None,
     kept: Tensor,
     lse: Tensor,
     num_heads: int,
     joint: bool,
     dense: bool,
     eps: float,
+    norm_joint: bool,
+    shuffle: bool,
+    pool: int,
+    across: int,
 ) -> list[Tensor]:
-    """The gradients of x, gamma, beta, wqkv, bqkv (of zeros, if there is none), wproj and bproj."""
+    """The gradients of x and of the parameters that there are."""
     x = x.contiguous()
     C, d = len(x), x.shape[-1]
-    wide, vectors = _lined(d), _lined(6 * d)
-    gains = x.new_zeros(C, vectors + 4 * d * wide, dtype=accumulator(x.dtype))
+    options = num_heads, joint, dense, eps, norm_joint, shuffle, pool, across
+    shape = AttentionHalfShape.of(x, *options, mix1 is not None, cut=False)
+    gains = x.new_zeros(C // shape.parts, sum(shape.splits), dtype=accumulator(x.dtype))
     d_x = torch.empty_like(x)
-    parameters = _contiguous(gamma, beta, wqkv, bqkv, wproj, bproj)
-    shape = AttentionHalfShape.of(x, num_heads, joint, dense, eps, False)
+    parameters = _contiguous(gamma, beta, wqkv, bqkv, wproj, bproj, mix1, mix2)
     call("attention_half", "backward", x.dtype, grad.contiguous(), x, kept, lse, *parameters, d_x, gains, shape=shape)
-    sizes = [d, d, d, 3 * d, vectors - 6 * d, 3 * d * wide, d * wide]
-    d_gamma, d_beta, d_bproj, d_bqkv, _, *matrices = gains.split(sizes, 1)
-    d_wqkv, d_wproj = (gain.view(C, -1, wide)[..., :d] for gain in matrices)  # (C, 3·d, d) and (C, d_in, d_out)
-    found = (d_gamma, d_beta, d_wqkv if dense else d_wqkv.mT, d_bqkv, d_wproj.mT if dense else d_wproj, d_bproj)
-    return [d_x, *map(_gradient, found, (gamma, beta, wqkv, _bias_or_zeros(bqkv, wqkv, dense), wproj, bproj))]
+    d_gamma, d_beta, d_bproj, d_bqkv, d_mix1, d_mix2, _, *matrices = gains.split(shape.splits, 1)
+    d_wqkv, d_wproj = (gain.reshape(C, -1, _lined(d))[..., :d] for gain in matrices)  # (C, 3·d, d) and (C, d_in, d_out)
+    found = [d_gamma, d_beta, d_wqkv if dense else d_wqkv.mT, d_bqkv, d_wproj.mT if dense else d_wproj, d_bproj]
+    found += [d_mix1, d_mix2]
+    likes = [gamma, beta, wqkv, bqkv, wproj, bproj, mix1, mix2]
+    return [d_x, *(_gradient(gain, like) for gain, like in zip(found, likes, strict=True) if like is not None)]
 
 
 @attention_half_backward.register_fake
 def _(grad: Tensor, *inputs: Any) -> list[Tensor]:
-    *parameters, _kept, _lse, _num_heads, _joint, dense, _eps = inputs
-    x, gamma, beta, wqkv, bqkv, wproj, bproj = parameters
-    likes = (x, gamma, beta, wqkv, _bias_or_zeros(bqkv, wqkv, dense), wproj, bproj)
-    return [torch.empty_like(like, memory_format=torch.contiguous_format) for like in likes]
-
-
-def _bias_or_zeros(bias: Tensor | None, weight: Tensor, dense: bool) -> Tensor:
-    if bias is not None:
-        return bias
-    return weight.new_zeros(len(weight)) if dense else weight.new_zeros(len(weight), 1, weight.shape[-1])
+    return [torch.empty_like(p, memory_format=torch.contiguous_format) for p in inputs[:9] if p is not None]
 
 
 def _save_attention_half(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
-    *tensors, ctx.num_heads, ctx.joint, ctx.dense, ctx.eps, keep = inputs
+    *tensors, num_heads, joint, dense, eps, keep, norm_joint, shuffle, pool, across, mix1, mix2 = inputs
     if not keep:
         raise ValueError("attention_half has no gradients unless keep=True")
-    ctx.save_for_backward(*tensors, *output[1:])
+    ctx.options = num_heads, joint, dense, eps, norm_joint, shuffle, pool, across
+    ctx.save_for_backward(*tensors, mix1, mix2, *output[1:])
 
 
 def _attention_half_backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-    options = ctx.num_heads, ctx.joint, ctx.dense, ctx.eps
-    found: list[Tensor | None] = list(attention_half_backward(grad, *ctx.saved_tensors, *options))
-    if ctx.saved_tensors[4] is None:
-        found[4] = None
-    return (*found, None, None, None, None, None)
+    gradients = iter(attention_half_backward(grad, *ctx.saved_tensors, *ctx.options))
+    *plain, d_mix1, d_mix2 = (None if tensor is None else next(gradients) for tensor in ctx.saved_tensors[:9])
+    return (*plain, *[None] * 9, d_mix1, d_mix2)
 
 
 attention_half.register_autograd(_attention_half_backward, setup_context=_save_attention_half)
 
 
 @register_flop_formula(torch.ops.tcpvit.attention_half)
-def _attention_half_flops(x_shape: tuple[int, ...], *_: Any, **__: Any) -> int:
-    """qkv and proj, 4·d² for each token of a slice, and scores and weighted values."""
+def _attention_half_flops(x_shape: tuple[int, ...], *rest: Any, **_: Any) -> int:
+    """qkv and proj, 4·d² for each token of a slice that attends, and scores and weighted values."""
     C, B, N, d = x_shape
-    return 2 * C * B * N * (4 * d * d + 2 * N * d)
+    n = N // (rest[13] if len(rest) > 13 else 1) ** 2
+    return 2 * C * B * n * (4 * d * d + 2 * n * d)

@@ -76,7 +76,7 @@ constexpr int64_t HELD = WIDTH ? WIDTH : MAX_WIDTH;
 template <typename A>
 struct Forward {
   Row<A> q, k, v, out;
-  A* lse;  // log Σ exp of the scores of each query
+  A* lse;  // log Σ exp of the scores of each query, in units of log 2
 
   template <int R>
   void score_and_weigh(const Vec<A>* query, Vec<A>* total, Vec<A>& all, int64_t j, int64_t width) const {
@@ -131,7 +131,7 @@ struct Forward {
       for (int64_t j = whole; j < s.tokens; ++j) weigh<1>(total, all, top, work.scores, j, width);
     }
     for (int64_t e = 0; e < width; ++e) (total[e] / all).store(out[e] + i);
-    fmadd(top, Vec<A>(static_cast<A>(LN2)), all.log()).store(lse + i);
+    (top + all.log2()).store(lse + i);
   }
 
   void one_query(const Head& s, Work<A>& work, int64_t i) const {
@@ -140,8 +140,8 @@ struct Forward {
     Vec<A> top(-infinity), all(0);
     for (int64_t j = 0; j < s.tokens; j += W) {
       Vec<A> score(0);
-      for (int64_t e = 0; e < s.width; ++e) score = fmadd(Vec<A>(q[e][i]), Vec<A>::loadu(k[e] + j), score);
-      score = score * Vec<A>(static_cast<A>(s.scale * LOG2E));
+      for (int64_t e = 0; e < s.width; ++e)
+        score = fmadd(Vec<A>(q[e][i] * static_cast<A>(s.scale * LOG2E)), Vec<A>::loadu(k[e] + j), score);
       if (s.tokens - j < W) score = Vec<A>::set(Vec<A>(-infinity), score, s.tokens - j);
       score.store(work.scores[j / W]);
       top = at::vec::maximum(top, score);
@@ -160,7 +160,7 @@ struct Forward {
         value = fmadd(Vec<A>::loadu(work.scores[j / W]), Vec<A>::loadu(v[e] + j, std::min(W, s.tokens - j)), value);
       out[e][i] = sum(value) / total;
     }
-    lse[i] = static_cast<A>(most * LN2) + std::log(total);
+    lse[i] = most + std::log2(total);
   }
 
   // The queries from `first`, which begins a vector, to `last`.
@@ -181,7 +181,8 @@ struct Forward {
 template <typename A>
 struct Backward {
   Row<A> q, k, v, grad, d_q, d_k, d_v;
-  const A *lse, *mean;  // both negative, lse in units of log 2; mean_i = Σ_j P_ij dP_ij = Σ_e dO_ie O_ie
+  // q is scaled as forward's, so that scores are the same to the last bit; mean_i = Σ_j P_ij dP_ij = Σ_e dO_ie O_ie
+  const A *lse, *mean;  // mean is negative
 
   // The keys of one vector against R queries from i on, whose gradients of scores go to the tile from row r on.
   template <int R>
@@ -189,13 +190,13 @@ struct Backward {
             int64_t width) const {
     Vec<A> weight[R], d_score[R];
     for (int n = 0; n < R; ++n) {
-      weight[n] = Vec<A>(lse[i + n]);
+      weight[n] = Vec<A>(0);
       d_score[n] = Vec<A>(mean[i + n]);
     }
     dot<R>(weight, key, q, i, width);
     dot<R>(d_score, value, grad, i, width);
     for (int n = 0; n < R; ++n) {
-      weight[n] = exp2(weight[n]);
+      weight[n] = exp2(weight[n] - Vec<A>(lse[i + n]));
       d_score[n] = weight[n] * d_score[n];
       d_score[n].store(tile[r + n]);
     }
@@ -234,7 +235,7 @@ struct Backward {
     const int64_t width = WIDTH ? WIDTH : s.width, live = std::min(W, s.tokens - j);
     Vec<A> key[HELD<WIDTH>], value[HELD<WIDTH>], d_key[HELD<WIDTH>], d_value[HELD<WIDTH>];
     for (int64_t e = 0; e < width; ++e) {
-      key[e] = Vec<A>::loadu(k[e] + j) * Vec<A>(static_cast<A>(s.scale * LOG2E));
+      key[e] = Vec<A>::loadu(k[e] + j);
       value[e] = Vec<A>::loadu(v[e] + j);
       d_key[e] = d_value[e] = Vec<A>(0);
     }
@@ -246,7 +247,7 @@ struct Backward {
       add_to_queries(work, i, j, live, width);
     }
     for (int64_t e = 0; e < width; ++e) {
-      (d_key[e] * Vec<A>(static_cast<A>(s.scale))).store(d_k[e] + j);
+      (d_key[e] * Vec<A>(static_cast<A>(LN2))).store(d_k[e] + j);
       d_value[e].store(d_v[e] + j);
     }
   }
@@ -262,7 +263,7 @@ struct Backward {
         weight = fmadd(Vec<A>(k[e][j]), Vec<A>::loadu(q[e] + i), weight);
         d_score = fmadd(Vec<A>(v[e][j]), Vec<A>::loadu(grad[e] + i), d_score);
       }
-      weight = exp2(fmadd(weight, Vec<A>(static_cast<A>(s.scale * LOG2E)), Vec<A>::loadu(lse + i)));
+      weight = exp2(weight - Vec<A>::loadu(lse + i));
       d_score = Vec<A>::set(Vec<A>(0), weight * d_score, count);
       weight = Vec<A>::set(Vec<A>(0), weight, count);
       for (int64_t e = 0; e < s.width; ++e) {
@@ -272,7 +273,7 @@ struct Backward {
       }
     }
     for (int64_t e = 0; e < s.width; ++e) {
-      d_k[e][j] = sum(Vec<A>::loadu(d_key + e * W)) * static_cast<A>(s.scale);
+      d_k[e][j] = sum(Vec<A>::loadu(d_key + e * W)) * static_cast<A>(LN2);
       d_v[e][j] = sum(Vec<A>::loadu(d_value + e * W));
     }
   }
@@ -289,15 +290,16 @@ struct Backward {
   }
 };
 
-// What Backward reads beside its rows: -mean, and -lse in units of log 2.
+// What Backward reads beside its rows: -mean, lse, and the queries as forward scaled them.
 template <typename A>
-void prepare(const Head& s, const Row<A>& grad, const Row<A>& out, const A* lse, A* mean, A* log) {
-  for (int64_t i = 0; i < s.tokens; ++i) {
-    mean[i] = A(0);
-    log[i] = -lse[i] * static_cast<A>(LOG2E);
-  }
+void prepare(const Head& s, const Row<A>& q, const Row<A>& grad, const Row<A>& out, const A* lse, A* mean, A* log) {
+  std::copy_n(lse, s.tokens, log);
+  std::fill_n(mean, s.tokens, A(0));
   for (int64_t e = 0; e < s.width; ++e)
-    for (int64_t i = 0; i < s.tokens; ++i) mean[i] -= grad[e][i] * out[e][i];
+    for (int64_t i = 0; i < s.tokens; ++i) {
+      mean[i] -= grad[e][i] * out[e][i];
+      q[e][i] *= static_cast<A>(s.scale * LOG2E);
+    }
 }
 
 template <template <typename> class Pass, typename A, typename... Range>

@@ -68,6 +68,19 @@ void product(View<A> w, const A* start, const A* in, int64_t in_step, A* out, in
   for (; n < lanes; n += W) column_of_blocks<1, ADD>(w, start, in + n, in_step, out + n, out_step, rows, depth);
 }
 
+// Some rows of working memory.
+template <typename A>
+struct Lanes {
+  A* data;
+  int64_t step;
+  A* operator[](int64_t e) const { return data + e * step; }
+};
+
+template <typename A>
+Lanes<A> from(Rows<A>& rows, int64_t first) {
+  return {rows[first], rows.step};
+}
+
 // Weights in the precision that is computed in: where they are, or copied.
 template <typename T, typename A>
 const A* widened(const T* from, int64_t count, Rows<A>& copy) {
@@ -80,7 +93,7 @@ const A* widened(const T* from, int64_t count, Rows<A>& copy) {
 
 // Tokens (count, width), one after the other in memory -> rows over tokens.
 template <typename T, typename A>
-void to_lanes(const T* tokens, Rows<A>& rows, int64_t count, int64_t width) {
+void to_lanes(const T* tokens, Lanes<A> rows, int64_t count, int64_t width) {
   if constexpr (std::is_same_v<T, A>) {
     transpose(tokens, width, rows[0], rows.step, count, width);
   } else {
@@ -91,9 +104,8 @@ void to_lanes(const T* tokens, Rows<A>& rows, int64_t count, int64_t width) {
 
 // The other way round, and `residual` (tokens as well) is added.
 template <typename T, typename A>
-void add_from_lanes(Rows<A>& rows, int64_t first, Rows<A>& tokens, const T* residual, T* out, int64_t count,
-                    int64_t width) {
-  transpose(rows[0] + first, rows.step, tokens[0], tokens.step, width, count);
+void add_from_lanes(Lanes<A> rows, Rows<A>& tokens, const T* residual, T* out, int64_t count, int64_t width) {
+  transpose(rows[0], rows.step, tokens[0], tokens.step, width, count);
   for (int64_t t = 0; t < count; ++t)
     for (int64_t e = 0; e < width; ++e)
       out[t * width + e] = static_cast<T>(static_cast<A>(residual[t * width + e]) + tokens[t][e]);
@@ -101,8 +113,8 @@ void add_from_lanes(Rows<A>& rows, int64_t first, Rows<A>& tokens, const T* resi
 
 // normed = (x - mean) · rstd for each token, y = γ · normed + β. May be in place: normed = x.
 template <typename A>
-void norm(const Rows<A>& x, Rows<A>& normed, Rows<A>& y, A* rstd, const A* gamma, const A* beta, double eps,
-          int64_t width, int64_t lanes) {
+void norm(Lanes<A> x, Lanes<A> normed, Lanes<A> y, A* rstd, const A* gamma, const A* beta, double eps, int64_t width,
+          int64_t lanes) {
   const Vec<A> share(A(1) / width);
   for (int64_t n = 0; n < lanes; n += Vec<A>::size()) {
     Vec<A> mean(0), square(0);
@@ -124,7 +136,7 @@ void norm(const Rows<A>& x, Rows<A>& normed, Rows<A>& y, A* rstd, const A* gamma
 
 // The gradient of x from that of y, in its place; what it adds to those of γ and β. Tokens beyond the last have none.
 template <typename A>
-void norm_backward(Rows<A>& grad, const Rows<A>& normed, const A* rstd, const A* gamma, A* d_gamma, A* d_beta,
+void norm_backward(Lanes<A> grad, Lanes<A> normed, const A* rstd, const A* gamma, A* d_gamma, A* d_beta,
                    int64_t width, int64_t lanes) {
   for (int64_t e = 0; e < width; ++e) {
     Vec<A> along(0), plain(0);
@@ -155,12 +167,33 @@ void norm_backward(Rows<A>& grad, const Rows<A>& normed, const A* rstd, const A*
 }
 
 template <typename A>
-void add_sums(Rows<A>& rows, A* sums, int64_t count, int64_t lanes) {  // sums[m] += Σ_n rows[m][n]
+void add_sums(Lanes<A> rows, A* sums, int64_t count, int64_t lanes) {  // sums[m] += Σ_n rows[m][n]
   for (int64_t m = 0; m < count; ++m) {
     Vec<A> total(0);
     for (int64_t n = 0; n < lanes; n += Vec<A>::size()) total = total + Vec<A>::loadu(rows[m] + n);
     sums[m] += sum(total);
   }
+}
+
+// Slices mixed by a matrix (parts, parts): all rows of slice k are Σ_l matrix[k][l] · those of slice l, of as many rows each.
+template <typename A>
+void mix(View<A> matrix, Rows<A>& in, Rows<A>& out, int64_t parts) {
+  const int64_t slice = in.count / parts * in.step;
+  product(matrix, static_cast<const A*>(nullptr), in[0], slice, out[0], slice, parts, parts, slice);
+}
+
+// What the matrix gains from the gradients of what it gave.
+template <typename A>
+void add_mix_gains(Rows<A>& grad, Rows<A>& in, A* gains, int64_t parts, int64_t lanes) {
+  const int64_t rows = in.count / parts;
+  for (int64_t k = 0; k < parts; ++k)
+    for (int64_t l = 0; l < parts; ++l) {
+      Vec<A> total(0);
+      for (int64_t e = 0; e < rows; ++e)
+        for (int64_t n = 0; n < lanes; n += Vec<A>::size())
+          total = fmadd(Vec<A>::loadu(grad[k * rows + e] + n), Vec<A>::loadu(in[l * rows + e] + n), total);
+      gains[k * parts + l] += sum(total);
+    }
 }
 
 // The units of work from `first` to `last` that fall to a thread: as many to each, neighbours together.

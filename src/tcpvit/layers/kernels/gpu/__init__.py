@@ -13,6 +13,7 @@ import importlib.util
 import torch
 from torch import Tensor
 
+from tcpvit.algebra.cache import constant_in_graphs
 from tcpvit.layers.kernels.build import operators_refused, switched_on
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -25,7 +26,7 @@ def can_use_gpu(x: Tensor) -> bool:
     return x.device.type == "cuda" and x.dtype in DTYPES and not operators_refused() and is_installed()
 
 
-@torch.compiler.assume_constant_result
+@constant_in_graphs
 def is_installed() -> bool:
     """Whether Triton is there and kernels are not switched off (`TCPVIT_KERNELS=0`)."""
     return switched_on() and _has_triton()
