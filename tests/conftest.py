@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import tarfile
@@ -24,6 +25,8 @@ REPOSITORY = Path(__file__).parents[1]
 settings.register_profile("tcpvit", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("tcpvit")
 torch.set_num_threads(1)
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a shell; what the tests start inherits it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

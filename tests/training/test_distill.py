@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 import signal
 import warnings
 
@@ -206,7 +205,7 @@ class Stopping(Progress):
         self.said = ""
 
     def epoch(self, row, is_best):
-        os.kill(os.getpid(), signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
 
     def message(self, text):
         self.said += text

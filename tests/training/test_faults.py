@@ -244,10 +244,10 @@ def test_a_second_ctrl_c_does_not_wait():
 
     before = signal.getsignal(signal.SIGINT)  # ignored, if the tests run in the background of a shell
     with StopSignal() as stop_signal:
-        os.kill(os.getpid(), signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
         assert stop_signal.name == "Ctrl-C"
         with pytest.raises(KeyboardInterrupt):
-            os.kill(os.getpid(), signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is before
 
 
