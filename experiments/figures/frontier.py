@@ -67,7 +67,7 @@ def frontier(points: Sequence[Point], cost: str) -> list[Point]:
 def _place(point: Point, named: Sequence[Point], cost: str, *, on_line: bool) -> dict[str, Any]:
     """Where a name stands clear of the line, or clear of the names of neighbours: the cheaper one's on the left."""
     costs, accuracies = [each.costs[cost] for each in named], [each.accuracy for each in named]
-    wide, high = 0.2 * (max(costs) - min(costs)), 0.1 * (max(accuracies) - min(accuracies))
+    wide, high = 0.2 * (max(costs) - min(costs)), 0.06 * (max(accuracies) - min(accuracies))
     neighbours = [
         other.costs[cost]
         for other in named
