@@ -111,6 +111,7 @@ def contenders(
     runtime: str, models: dict[str, nn.Module], images: Tensor, threads: int, folder: Path
 ) -> tuple[Runs, dict[str, int]]:
     """What runs in turns, by model, and the bytes of the files."""
+    torch._dynamo.reset()  # what other settings compiled counts against the limit of recompilations
     runs: Runs = {}
     sizes: dict[str, int] = {}
     for name, model in models.items():
