@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from tcpvit.layers.linear import TransformOf, TubalLinear, tubal_product
+from tcpvit.layers.transform import HatTransform
 from tcpvit.tensorize.config import Init
 from tcpvit.tensorize.fit import Fit, nearest
 
@@ -263,15 +264,22 @@ def make_map(
     """A c-product layer in the place of a dense (out, in) matrix: nearest to it, or drawn with its deviation."""
     features, device, dtype = (matrix.shape[1], matrix.shape[0]), matrix.device, matrix.dtype
     with torch.device(device):
-        layer = cls(*features, tube, transform, bias=False, rank=rank)
+        phi = transform if isinstance(transform, HatTransform) else HatTransform(transform, tube)
+    with torch.device("meta"):  # whose weights cost nothing to draw
+        layer = cls(*features, tube, phi, bias=False, rank=rank)
+    layer.to_empty(device=device)
+    if phi is not transform:
+        layer.transform = phi  # its own
     layer.to(torch.promote_types(dtype, torch.float32))
     error = None
     if init == "project" and rank:
-        error = set_fit_(layer, nearest(matrix.detach().mT, tube, rank, layer.transform))
+        error = set_fit_(layer, nearest(matrix.detach().mT, tube, rank, phi))
     elif init == "project":
         error = layer.project_(matrix.detach())
-    elif not matrix.is_meta and layer.weight_hat is not None:
-        draw_(layer, matrix.detach())
+    else:
+        layer.reset_parameters()
+        if not matrix.is_meta and layer.weight_hat is not None:
+            draw_(layer, matrix.detach())
     layer.to(dtype).requires_grad_(matrix.requires_grad)
     layer.bias = bias
     return layer, error
