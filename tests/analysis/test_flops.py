@@ -170,3 +170,12 @@ def test_the_vit_of_torchvision_costs_what_std_vit_does():
     assert count_parameters(theirs) == count_parameters(ours) == 119_194
     for model in (theirs.eval(), theirs.train()):
         assert count_flops(model, torch.zeros(1, 3, 32, 32)) == count_flops(ours) == 17_917_632
+
+
+def test_a_module_that_stands_in_two_places_keeps_its_weights():
+    shared = nn.Linear(4, 4)
+    model = nn.ModuleDict({"first": shared, "second": nn.Sequential(shared)})
+    model.forward = lambda x: model["second"](model["first"](x))
+    weight = shared.weight
+    assert count_flops(model, torch.zeros(1, 4)) == 2 * 2 * 4 * 4
+    assert shared.weight is weight

@@ -73,14 +73,21 @@ def dry_run(model: nn.Module, inputs: Example | tuple[Tensor, ...]) -> tuple[Any
 
     Inputs in a dict are passed by name. The model keeps its own tensors. A parametrised weight is formed once.
     """
-    named = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+    named = {
+        f"{prefix}.{name}" if prefix else name: tensor
+        for prefix, module in model.named_modules()  # each once: torch would leave one that has two names without data
+        for tensors in (module._parameters, module._buffers)
+        for name, tensor in tensors.items()
+        if tensor is not None
+    }
     args = inputs if isinstance(inputs, tuple) else () if isinstance(inputs, dict) else (inputs,)
     # A model may hold tensors that are neither parameters nor buffers.
     with FakeTensorMode(allow_non_fake_inputs=True) as mode, parametrize.cached(), _without_fast_path():
-        weights: dict[str, Tensor] = {name: mode.from_tensor(tensor) for name, tensor in named}
+        weights: dict[str, Tensor] = {name: mode.from_tensor(tensor) for name, tensor in named.items()}
         given = tuple(mode.from_tensor(x) for x in args)
         by_name = {name: mode.from_tensor(x) for name, x in inputs.items()} if isinstance(inputs, dict) else {}
-        return functional_call(model, weights, given, by_name), [*weights.values(), *given, *by_name.values()]
+        outputs = functional_call(model, weights, given, by_name, tie_weights=False)
+        return outputs, [*weights.values(), *given, *by_name.values()]
 
 
 @contextmanager
