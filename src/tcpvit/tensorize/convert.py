@@ -23,9 +23,9 @@ from tcpvit.progress import Progress
 from tcpvit.tensorize.arrange import arrange_
 from tcpvit.tensorize.calibrate import Calibration, calibrate_
 from tcpvit.tensorize.config import EncoderConfig, TensorizeConfig, make_config
-from tcpvit.tensorize.drop_ins import Errors, densified, opened, tensorized
+from tcpvit.tensorize.drop_ins import Errors, densified, maps_of, opened, tensorized
 from tcpvit.tensorize.encoder import HatEncoder, convert_encoder
-from tcpvit.tensorize.find import Site, find_sites, maps_of, shapes_of, widths_of
+from tcpvit.tensorize.find import Site, find_sites, shapes_of, widths_of
 from tcpvit.tensorize.fit import Fit
 from tcpvit.tensorize.flops import Example, faster_dense, try_to_count
 from tcpvit.tensorize.libraries import heads_of

@@ -20,6 +20,7 @@ from tcpvit.layers.linear import TransformOf, TubalLinear, tubal_product
 from tcpvit.layers.transform import HatTransform
 from tcpvit.tensorize.config import Init
 from tcpvit.tensorize.fit import Fit, nearest
+from tcpvit.tensorize.libraries import is_conv1d
 
 Errors = dict[str, float | None]  # the relative projection error of each linear map of a layer; None if drawn anew
 
@@ -41,12 +42,6 @@ class TubalConv1D(TubalLinear):
     def weight(self) -> Tensor:
         """The dense (in, out) matrix."""
         return self.dense_matrix().mT
-
-    @classmethod
-    def of(cls, conv: Any, tube: int, transform: TransformOf, init: Init, rank: int) -> tuple[TubalConv1D, Errors]:
-        """The drop-in of `conv`, and its projection error."""
-        layer, error = make_map(conv.weight.mT, conv.bias, tube, transform, init, cls, rank)
-        return layer, {"": error}
 
     def to_dense(self) -> Any:
         """The Conv1D that computes the same."""
@@ -79,17 +74,6 @@ class TubalPatchConv2d(TubalLinear):
     def weight(self) -> Tensor:
         """The dense (out, in, height, width) filters."""
         return self.dense_matrix().unflatten(1, (*self.kernel_size, -1)).movedim(-1, 1)
-
-    @classmethod
-    def of(
-        cls, conv: nn.Conv2d, tube: int, transform: TransformOf, init: Init, rank: int
-    ) -> tuple[TubalPatchConv2d, Errors]:
-        """The drop-in of `conv`, and its projection error."""
-        matrix = conv.weight.movedim(1, -1).flatten(1)  # channels fastest
-        layer, error = make_map(matrix, conv.bias, tube, transform, init, cls, rank)
-        layer.in_channels = conv.in_channels
-        layer.kernel_size, layer.stride = pair(conv.kernel_size), pair(conv.stride)
-        return layer, {"": error}
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., in, H, W) -> (..., out, H', W')."""
@@ -252,6 +236,18 @@ class TubalMultiheadAttention(nn.MultiheadAttention):
         return mask
 
 
+def maps_of(module: nn.Module) -> dict[str, Tensor]:
+    """The dense (out, in) matrices of a plain layer, views of its weights, by name: "" if there is one only."""
+    if isinstance(module, nn.MultiheadAttention):
+        named = {f"{x}_proj": getattr(module, f"{x}_proj_weight") for x in ("in", "q", "k", "v")}
+        return {name: w for name, w in named.items() if w is not None} | {"out_proj": module.out_proj.weight}
+    if isinstance(module, nn.Conv2d):
+        return {"": module.weight.movedim(1, -1).flatten(1)}
+    weight = module.weight
+    assert isinstance(weight, Tensor)
+    return {"": weight.mT if is_conv1d(module) else weight}
+
+
 def make_map(
     matrix: Tensor,
     bias: Tensor | None,
@@ -345,22 +341,20 @@ def tensorized(
 ) -> tuple[nn.Module, Errors]:
     """The drop-in of a layer, and the projection errors of its maps; `forms` are tube and rank of some of them."""
 
-    def make(name: str, weight: Tensor, bias: Tensor | None) -> tuple[nn.Module, float | None]:
+    def make(name: str, weight: Tensor, bias: Tensor | None, cls: Any = TubalLinear) -> tuple[Any, float | None]:
         its_tube, its_rank = (forms or {}).get(name, (tube, rank))
-        return make_map(weight, bias, its_tube, transform_for(its_tube), init, rank=its_rank)
-
-    def transform_for(tube: int) -> TransformOf:
-        return transform if tube > 1 else "identity"
+        phi = transform if its_tube > 1 else "identity"
+        return make_map(weight, bias, its_tube, phi, init, cls, its_rank)
 
     if isinstance(module, nn.MultiheadAttention):
         return TubalMultiheadAttention.of(module, make)
-    tube, rank = (forms or {}).get("", (tube, rank))
+    kinds = {nn.Linear: TubalLinear, nn.Conv2d: TubalPatchConv2d}
+    cls = next((ours for theirs, ours in kinds.items() if isinstance(module, theirs)), TubalConv1D)
+    layer, error = make("", maps_of(module)[""], module.bias, cls)  # type: ignore[arg-type]
     if isinstance(module, nn.Conv2d):
-        return TubalPatchConv2d.of(module, tube, transform_for(tube), init, rank)
-    if isinstance(module, nn.Linear):
-        layer, error = make("", module.weight, module.bias)
-        return layer, {"": error}
-    return TubalConv1D.of(module, tube, transform_for(tube), init, rank)
+        layer.in_channels = module.in_channels
+        layer.kernel_size, layer.stride = pair(module.kernel_size), pair(module.stride)
+    return layer, {"": error}
 
 
 def opened(attention: nn.MultiheadAttention) -> TubalMultiheadAttention:
@@ -368,15 +362,11 @@ def opened(attention: nn.MultiheadAttention) -> TubalMultiheadAttention:
 
     def linear(name: str, weight: Tensor, bias: Tensor | None) -> tuple[nn.Module, None]:
         layer = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
-        layer.weight, layer.bias = as_parameter(weight), bias  # type: ignore[assignment]
+        layer.weight = weight if isinstance(weight, nn.Parameter) else nn.Parameter(weight)
+        layer.bias = bias  # type: ignore[assignment]
         return layer, None
 
     return TubalMultiheadAttention.of(attention, linear)[0]
-
-
-def as_parameter(weight: Tensor) -> nn.Parameter:
-    """The parameter itself."""
-    return weight if isinstance(weight, nn.Parameter) else nn.Parameter(weight)
 
 
 def densified(module: nn.Module) -> nn.Module:

@@ -14,7 +14,7 @@ from torch.nn.utils import parametrize
 from tcpvit.errors import did_you_mean
 from tcpvit.layers.linear import TLinear, TubalLinear
 from tcpvit.tensorize.config import TensorizeConfig
-from tcpvit.tensorize.drop_ins import TubalMultiheadAttention, pair
+from tcpvit.tensorize.drop_ins import TubalMultiheadAttention, maps_of, pair
 from tcpvit.tensorize.libraries import head_width, heads_of, is_conv1d, part_widths
 
 PLAIN: dict[str, Any] = {
@@ -39,18 +39,6 @@ class Site:
     def full_name(self, label: str) -> str:
         """The name of one of its maps."""
         return ".".join(word for word in (self.name, label) if word)
-
-
-def maps_of(module: nn.Module) -> dict[str, Tensor]:
-    """The dense (out, in) matrices of a plain layer, views of its weights, by name: "" if there is one only."""
-    if isinstance(module, nn.MultiheadAttention):
-        named = {f"{x}_proj": getattr(module, f"{x}_proj_weight") for x in ("in", "q", "k", "v")}
-        return {name: w for name, w in named.items() if w is not None} | {"out_proj": module.out_proj.weight}
-    if isinstance(module, nn.Conv2d):
-        return {"": module.weight.movedim(1, -1).flatten(1)}
-    weight = module.weight
-    assert isinstance(weight, Tensor)
-    return {"": weight.mT if is_conv1d(module) else weight}
 
 
 def shapes_of(site: Site) -> dict[str, tuple[int, int]]:

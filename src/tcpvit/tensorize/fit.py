@@ -147,16 +147,18 @@ class Problem:
         )
 
     def low_rank(self, rank: int, target: Tensor) -> tuple[Tensor, Tensor]:
-        """The best V (in, r) and U (r, out) for the dense weight `target`."""
+        """The best V (in, r) and U (r, out) for the dense weight `target`, equally long."""
         white = self.whitened(target)
         if white.shape[0] <= white.shape[1]:
             left = torch.linalg.eigh(white @ white.T)[1][:, -rank:]
             v = torch.linalg.solve_triangular(self.root.T, left, upper=True)
-            return v, left.T @ self.root.T @ target
-        right = torch.linalg.eigh(white.T @ white)[1][:, -rank:]
-        if self.m is None:
-            return target @ right, right.T
-        return target @ self.m @ right, torch.linalg.solve_triangular(self.m.T, right, upper=True).T
+            u = left.T @ self.root.T @ target
+        else:
+            right = torch.linalg.eigh(white.T @ white)[1][:, -rank:]
+            back = right if self.m is None else torch.linalg.solve_triangular(self.m.T, right, upper=True)
+            v, u = target @ (right if self.m is None else self.m @ right), back.T
+        longer = (u.norm(dim=1) / v.norm(dim=0).clamp_min(1e-30)).sqrt().clamp_min(1e-30)
+        return v * longer, u / longer.unsqueeze(1)  # training takes steps of one size in both
 
     def whitened(self, target: Tensor) -> Tensor:
         """Lᵀ·target·M, (in, out), in which all directions cost the same."""

@@ -21,6 +21,7 @@ from tcpvit.tensorize.record import drop_ins_of
 from tcpvit.tensorize.streams import Batch, caller_of, main_output, real_tokens, unit_names
 
 TEMPERATURE = 2.0
+SMALLEST = 1e-3  # size of a weight, root mean square, for the steps that it takes
 
 
 @dataclass(frozen=True)
@@ -38,15 +39,16 @@ def refine(
     batches: Iterable[Batch],
     *,
     minutes: float,
-    lr: float = 3e-4,
+    lr: float = 1e-2,
     held_out: Sequence[Batch] = (),
     progress: Progress | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> list[Step]:
     """Train the converted layers of `model` for some minutes to give what `original` gives, in place.
 
-    Returns the curve of the loss on `held_out` batches (else on the first one), eleven points. `time.process_time` as
-    the clock counts minutes of the processor.
+    `lr` is the part of its size by which a weight changes in the largest steps of Adam. Returns the curve of the loss
+    on `held_out` batches (else on the first one), eleven points. `time.process_time` as the clock counts minutes of the
+    processor.
     """
     if minutes <= 0:
         raise ValueError(f"minutes is positive, got {minutes}")
@@ -55,7 +57,8 @@ def refine(
     if not batches or not layers:
         raise ValueError("there is nothing to refine: give batches of inputs, and a model that tensorize_ converted")
     learning = [p for layer in layers.values() for p in layer.parameters() if p.requires_grad]
-    optimizer = torch.optim.Adam(learning, lr=lr, betas=(0.9, 0.99))
+    sizes = [max(p.detach().square().mean().sqrt().item(), SMALLEST) for p in learning]
+    optimizer = torch.optim.Adam([{"params": [p]} for p in learning], lr=lr, betas=(0.9, 0.99))
     judged, curve = held_out or batches[:1], []
     loss_of = _Loss(original, model, batches[0])
     modes = [(module, module.training) for module in model.modules()]
@@ -67,8 +70,9 @@ def refine(
     try:
         for tenth in progress.track(range(11), "refining"):
             while (spent := clock() - start) < end * tenth / 10:
-                for group in optimizer.param_groups:
-                    group["lr"] = lr * min(1.0, (step + 1) / 20) * max(1 - spent / end, 0.02)
+                rate = lr * min(1.0, (step + 1) / 20) * max(1 - spent / end, 0.02)
+                for group, size in zip(optimizer.param_groups, sizes, strict=True):
+                    group["lr"] = rate * size
                 batch = batches[int(torch.randint(len(batches), (1,), generator=generator))]
                 optimizer.zero_grad(set_to_none=True)
                 loss_of(batch).backward()

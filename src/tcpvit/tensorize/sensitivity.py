@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tcpvit.tensorize.streams import Batch, Place, Streams, main_output, real_tokens, rows_of
+from tcpvit.tensorize.streams import Batch, Place, Streams, hooked, main_output, real_tokens, rows_of
 
 DAMPING = 0.1  # nothing counts less than this part of the mean
 
@@ -85,12 +85,8 @@ def _gradients_into(found: dict[str, Sensitivity], places: list[Place], batch: B
 
         return start
 
-    handles = [place.old.register_forward_hook(hook(found[place.name])) for place in places]
-    try:
+    with hooked(place.old.register_forward_hook(hook(found[place.name])) for place in places):
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _score(outputs: Any, batch: Batch, generator: torch.Generator) -> Tensor:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map_only
 
-from tcpvit.tensorize.drop_ins import TubalPatchConv2d
+from tcpvit.tensorize.drop_ins import TubalPatchConv2d, maps_of
 from tcpvit.tensorize.libraries import REFUSALS
 
 Batch = Any  # a tensor, or a tuple or dict of a model's arguments
@@ -43,10 +43,7 @@ class Place:
     @property
     def weight(self) -> Tensor:
         """The (in, out) matrix."""
-        if isinstance(self.old, nn.Conv2d):
-            return self.old.weight.detach().movedim(1, -1).flatten(1).T.float().cpu()
-        weight = self.old.weight.detach().float().cpu()
-        return weight.T if isinstance(self.old, nn.Linear) else weight  # Conv1D of transformers is (in, out)
+        return maps_of(self.old)[""].detach().float().cpu().T
 
     @property
     def is_plain(self) -> bool:
@@ -125,7 +122,7 @@ class Streams:
             calls[place.name] += 1
             place.rows += len(rows_of(module, output, batch))
 
-        with _hooks(place.old.register_forward_hook(note) for place in self.places), torch.no_grad():
+        with hooked(place.old.register_forward_hook(note) for place in self.places), torch.no_grad():
             for batch in self.batches:
                 self.call(batch)
                 for place in self.places:
@@ -170,7 +167,13 @@ class Streams:
         handles = [place.old.register_forward_hook(note(place)) for place in places]
         if self.can_skip:
             handles.append(unit.register_forward_hook(stop))
-        with self._form(converted), self._skipping(index, converted), _hooks(handles), contextlib.suppress(_Stop), sums:
+        with (
+            self._form(converted),
+            self._skipping(index, converted),
+            hooked(handles),
+            contextlib.suppress(_Stop),
+            sums,
+        ):
             self.call(batch)
         return found
 
@@ -189,7 +192,7 @@ class Streams:
 
                 with self._form(converted), self._skipping(index, converted), contextlib.suppress(_Stop):
                     hook = self.model.get_submodule(unit).register_forward_hook(keep)  # of the form that stands there
-                    with _hooks([hook]):
+                    with hooked([hook]):
                         self.call(batch)
                 if not kept:  # a batch that goes another way
                     self._never_skip()
@@ -218,7 +221,7 @@ class Streams:
 
         for context in (contextlib.nullcontext(), self._skipping(0, False)):
             handle = [module.register_forward_pre_hook(note, with_kwargs=True)]
-            with self._form(False), context, contextlib.suppress(_Stop), _hooks(handle):
+            with self._form(False), context, contextlib.suppress(_Stop), hooked(handle):
                 self.call(self.batches[0])
         if len(seen) != 2:
             return False
@@ -386,7 +389,8 @@ def _parents(model: nn.Module, layers: Sequence[nn.Module]) -> dict[int, list[tu
 
 
 @contextlib.contextmanager
-def _hooks(handles: Iterable[Any]) -> Iterator[None]:
+def hooked(handles: Iterable[Any]) -> Iterator[None]:
+    """Hooks, as their handles, which are taken away again."""
     handles = list(handles)
     try:
         yield
