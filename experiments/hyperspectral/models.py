@@ -89,9 +89,19 @@ LEVERS: dict[str, Words] = {
         "chosen-dropout": (*_chosen, "options.drop_rate=0.2"),
         "chosen-blend": (*_chosen, "blend=0.5"),
         "chosen-power-half": (*_chosen, "power=0.5"),
+        "chosen-long": (*_chosen, "epochs=80"),
+        "chosen-window-3": (*_chosen, "window=3"),
+        "chosen-window-1": (*_chosen, "window=1", "options.patch_size=1"),
+        "chosen-centre": (*_chosen, "centre=true"),
+        "chosen-members": (*_chosen, "members=5"),
     }.items()
     for name in ("tcp_scene", "std_scene")
 }
+# Tried last, and what they are compared with: on ten splits.
+LEVERS_OF_TEN = (
+    "chosen",
+    *(f"chosen-{lever}" for lever in ("dropout", "long", "window-3", "window-1", "centre", "members")),
+)
 ABLATIONS: dict[str, Words] = {
     "kept-8": ("options.kept=8",),
     "kept-16": ("options.kept=16",),

@@ -69,6 +69,11 @@ LEVER_LABELS = {
     "chosen-dropout": "the same, dropout 0.2",
     "chosen-blend": "the same, windows of one class blended",
     "chosen-power-half": "the same, coefficients divided by the root of their deviation",
+    "chosen-long": "the same, 80 epochs",
+    "chosen-window-3": "the same, windows of 3×3 pixels",
+    "chosen-window-1": "the same, one pixel without a window",
+    "chosen-centre": "the same, predictions of the window and of its centre pixel averaged",
+    "chosen-members": "the same, predictions of five networks averaged",
 }
 ABLATION_LABELS = {
     "w": "W as chosen",
