@@ -28,20 +28,10 @@ KINDS = {"eager": ("float32", False), "compiled": ("float32", True), "bfloat16":
 
 def main() -> None:
     """Write the figures and the blocks of both pages."""
-    record = load()
+    record = Record.load(BENCH / "models.json")
     written = draw(record, DOCS / "figures")
     written += [fill(page, blocks) for page, blocks in pages(record).items()]
     print("\n".join(map(str, written)), file=sys.stdout)
-
-
-def load() -> Record:
-    """The benchmark, with the newer profile if there is one."""
-    record, newer = Record.load(BENCH / "models.json"), BENCH / "components.json"
-    if newer.is_file():
-        profiled = Record.load(newer)
-        record.components = profiled.components
-        record.facts["profiled"] = profiled.facts
-    return record
 
 
 def bounds() -> list[Record]:
@@ -57,7 +47,7 @@ def limit_table(bounds: list[Record]) -> Table:
     found = {(b.shape, b.model, i): b for i, record in enumerate(bounds) for b in record.bound if b.training}
     for shape, model in dict.fromkeys((shape, model) for shape, model, _ in found):
         cells = [cell for i in range(len(bounds)) for cell in _beside_its_bound(found.get((shape, model, i)))]
-        table.add(shape, model, *cells, strong=model == LAYERS)
+        table.add(shape, model.replace(" attention", ""), *cells, strong=model == LAYERS)
     table.notes.append(f"The speed-up is over {LAYERS}, as it was before its halves were fused too.")
     return table
 
@@ -84,7 +74,6 @@ def _processor(record: Record) -> str:
 
 def pages(record: Record) -> dict[Path, Blocks]:
     """What stands between the markers of the two pages, by their names."""
-    profiled = record.facts.get("profiled", record.facts)
     long = BENCH / "long_tubes.json"
     return {
         DOCS / "speed.md": {
@@ -95,7 +84,6 @@ def pages(record: Record) -> dict[Path, Blocks]:
         DOCS / "results" / "speed_tables.md": {
             "training": markdown(*time_tables(record, training=True)),
             "inference": markdown(*time_tables(record, training=False)),
-            "profile": f"`{profiled['command']}`, {profiled['date']}, commit {profiled['commit']}.",
             "compile": markdown(compile_table(record)),
             "memory": markdown(*memory_tables(record)),
             "growth": markdown(growth_table(record.growth)),
