@@ -16,8 +16,10 @@ import platform
 import re
 import sys
 import textwrap
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any, get_origin, get_type_hints
 
 import typer
@@ -25,6 +27,7 @@ import typer
 import tcpvit
 from tcpvit.cli.program import program, tell
 
+ROOT = Path(__file__).parents[1]  # of the package
 # verb -> (where its function lives, what `tcpvit --help` says: the first line of the function's docstring)
 VERBS: dict[str, tuple[str, str]] = {
     "demo": ("tcpvit.cli.demo:demo", "Train a Std-ViT and its TCP twin within minutes, and compare them."),
@@ -90,15 +93,22 @@ def main(args: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def _log_shown() -> Iterator[None]:
-    """Say what the library logs, as errors are said."""
+    """Say what the library logs and warns of, as errors are said."""
     handler = logging.Handler()
     handler.emit = lambda record: tell(record.getMessage())  # type: ignore[method-assign]
-    log = logging.getLogger("tcpvit")
+    log, show_others = logging.getLogger("tcpvit"), warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], filename: str, *place: Any) -> None:
+        ours = issubclass(category, UserWarning) and Path(filename).is_relative_to(ROOT)
+        tell(str(message)) if ours else show_others(message, category, filename, *place)
+
     log.addHandler(handler)
+    warnings.showwarning = show
     try:
         yield
     finally:
         log.removeHandler(handler)
+        warnings.showwarning = show_others
 
 
 def load(target: str) -> Callable[..., Any]:

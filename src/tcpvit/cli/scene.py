@@ -85,7 +85,11 @@ def scene(
         if out is not None:
             raise ValueError("--out is for `tcpvit scene split`; figures go into --images FOLDER")
         statistics = fit_statistics(opened, transductive=True)
-        tables = [_about(opened), *([_classes(opened)] if opened.labels is not None else []), _energy(statistics)]
+        tables = [
+            _about(opened),
+            *([_classes(opened)] if opened.labels is not None and opened.labels.any() else []),
+            _energy(statistics),
+        ]
         drawn = draw_info(opened, statistics, images) if images is not None else []
     else:
         options: dict[str, Any] = {"fraction": fraction, "counts": count} if kind == "random" else {}
@@ -105,7 +109,7 @@ def scene(
 
 
 def _about(scene: Scene) -> Table:
-    table = Table("scene", scene.name, ["", ""])
+    table = Table("scene", scene.name, ["property", "value"])
     height, width, bands = scene.shape
     table.add("pixels", f"{height} rows × {width} columns")
     unused = bands - len(scene.good_bands)
@@ -116,13 +120,12 @@ def _about(scene: Scene) -> Table:
         table.add("wavelengths", f"{scene.wavelengths.min():g} to {scene.wavelengths.max():g} nm")
     red, green, blue = (band + 1 for band in composite_bands(scene))
     table.add("false colours", f"bands {red}, {green}, {blue} as red, green, blue")
-    place = "none" if scene.georeference is None else f"as in {scene.georeference.kind.upper()}"
-    table.add("georeference", place)
+    table.add("georeference", "none" if scene.georeference is None else scene.georeference.format)
     if scene.labels is None:
         table.add("labels", "none; give them with --labels FILE")
     else:
         labelled = int((scene.labels > 0).sum())
-        table.add("labels", f"{labelled:,} pixels in {scene.num_classes} classes")
+        table.add("labels", f"{labelled:,} pixels in {scene.num_classes} classes" if labelled else "none: all are 0")
     if scene.missing is not None:
         table.add("no data", f"{int(scene.missing.sum()):,} pixels, {scene.unmeasured:,} of them labelled")
     if scene.source is not None:

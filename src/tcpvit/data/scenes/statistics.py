@@ -148,8 +148,9 @@ def _moments(scene: Scene, blocks: Iterator[Floats], transductive: bool) -> tupl
             bad = scene.good_bands[~finite.all(0)] + 1
             named = f"{', '.join(map(str, bad[:5]))}{f' and {len(bad) - 5} more' if len(bad) > 5 else ''}"
             raise ValueError(
-                f"{scene.name}: some {which} are not finite numbers; fill them, or mark their bands as bad (bbl of an "
-                f"ENVI header): band {named}"
+                f"{scene.name}: some {which} are not finite numbers; fill them, declare them as no data (data ignore "
+                f"value of an ENVI header, GDAL_NODATA of a TIFF: nan), or mark their bands as bad (bbl of an ENVI "
+                f"header): band {named}"
             )
         own = block.mean(0)
         centred, step = block - own, own - mean
