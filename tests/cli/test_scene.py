@@ -140,6 +140,6 @@ def test_a_map_keeps_coordinates_and_another_split_is_measured(folder, capsys):
 
 def test_a_name_that_no_font_has_is_told_in_one_sentence(folder, capsys):
     """Warnings of ours read like messages, without the file and line of our code."""
-    assert app.main("scene info cube.npy --labels strange.hdr --images figures".split()) == 0
+    assert app.main(["scene", "info", "cube.npy", "--labels", "strange.hdr", "--images", "figures"]) == 0
     said = capsys.readouterr().err.strip().splitlines()
     assert [line.startswith("tcpvit: no installed font has the letters") for line in said] == [True], said
