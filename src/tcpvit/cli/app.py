@@ -98,9 +98,9 @@ def _log_shown() -> Iterator[None]:
     handler.emit = lambda record: tell(record.getMessage())  # type: ignore[method-assign]
     log, show_others = logging.getLogger("tcpvit"), warnings.showwarning
 
-    def show(message: Warning | str, category: type[Warning], filename: str, *place: Any) -> None:
+    def show(message: Warning | str, category: type[Warning], filename: str, *place: Any, **named: Any) -> None:
         ours = issubclass(category, UserWarning) and Path(filename).is_relative_to(ROOT)
-        tell(str(message)) if ours else show_others(message, category, filename, *place)
+        tell(str(message)) if ours else show_others(message, category, filename, *place, **named)
 
     log.addHandler(handler)
     warnings.showwarning = show
