@@ -264,7 +264,7 @@ def test_files_of_one_name_are_named(tmp_path, part, kind):
         (lambda path: Image.new("L", (5, 5)).save(path), r"p3\.png \(5×5 pixels, but its image has 16×12\)"),
         (lambda path: Image.fromarray(stripes(values=(0, 9)).astype(np.uint8)).save(path), r"p3\.png \(values 9 out"),
         (lambda path: Image.new("RGB", (16, 12)).save(path), r"p3\.png \(a mask has one class number per pixel"),
-        (lambda path: path.write_bytes(b"?"), r"p3\.png \(cannot identify"),
+        (lambda path: path.write_bytes(b"?"), r"p3\.png \(no image: it is none of BMP"),
         (lambda path: path.unlink(), r"p3\.png \(no mask\)"),
         (lambda path: path.with_name("alone.png").write_bytes(path.read_bytes()), r"alone\.png \(no image\)"),
     ],

@@ -52,13 +52,13 @@ VERBS: dict[str, tuple[str, str]] = {
     ),
     "tensorize": (
         "tcpvit.cli.tensorize:tensorize",
-        "Convert a model to its c-product counterpart, say what became of each layer, and win accuracy back.",
+        "Convert a model to its c-product counterpart, or make a trained one smaller.",
     ),
     "export": (
         "tcpvit.cli.export:export",
         "Write a trained model as an ONNX, OpenVINO or torch.export file, and compare the two.",
     ),
-    "models": ("tcpvit.cli.models:models", "The models there are, with their size and the ratio to their twin."),
+    "models": ("tcpvit.cli.models:models", "List the models, with their size and the ratio to their dense twin."),
     "analyze": ("tcpvit.cli.analyze:analyze", "Parameters, FLOPs and memory of models, by formula and by count."),
     "bench": (
         "tcpvit.cli.bench:bench",
@@ -224,7 +224,7 @@ def _is_expected(error: Exception) -> bool:
 def _sentence(error: Exception, args: list[str]) -> str:
     if hasattr(error, "format_message"):
         usage = f"{program()} {args[0]} --help" if args[0] in VERBS else f"{program()} --help"
-        said = error.format_message().replace("Value error, ", "")
+        said = error.format_message().replace("Value error, ", "").rstrip(".")
         return f"{said}{_key_for(error, args)} (see {usage})"
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
@@ -239,4 +239,4 @@ def _key_for(error: Exception, args: list[str]) -> str:
     from tcpvit.cli.shortcuts import key_for  # torch is loaded by now
 
     key = key_for(option)
-    return f" It is a key of the recipe: --set {key}=VALUE." if key else ""
+    return f", but it is a key of the recipe: --set {key}=VALUE" if key else ""

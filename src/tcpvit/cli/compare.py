@@ -52,8 +52,8 @@ def compare(
         set: KEY=VALUE, a change to the recipe; may be repeated. Options that only a TCP-ViT has reach only that one.
         set_std: KEY=VALUE, a change for the Std model alone, as its learning rate.
         set_tcp: KEY=VALUE, a change for the TCP model alone.
-        seeds: how many seeds to train, from the recipe's on; the table then has means and deviations.
-        name: of the folder in RUNS; by default made of recipe, models and data.
+        seeds: how many seeds to train, from that of the recipe on; the table then has means and deviations.
+        name: name of the comparison, a folder in RUNS; by default made of recipe, models and data.
         runs: the folder of all runs.
         overwrite: train again what is there.
         data_root: the folder that holds the sets, short for --set data.root=FOLDER.

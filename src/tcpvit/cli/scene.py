@@ -50,16 +50,16 @@ def scene(
         file: a cube (ENVI, MATLAB, HDF5, NumPy, TIFF, a folder of TIFFs), or a name as indian-pines or materials.
         labels: the file of the label map; known scenes have theirs.
         key: the array of FILE that is meant, where it holds several.
-        labels_key: likewise of the file of the labels.
-        kind: of the split. disjoint: whole fields train, and pixels near them are not tested; random: pixels
+        labels_key: the array of the label file that is meant, where it holds several.
+        kind: kind of split. disjoint: whole fields train, and pixels near them are not tested; random: pixels
             anywhere, so that test windows contain training pixels.
-        window: the width of the windows around the pixels.
-        seed: of the split.
-        share: of each class that a disjoint split gives to training.
-        cap: training pixels of a class in a disjoint split; 0: no limit.
-        fraction: of each class that a random split gives to training; 0.1 by default.
+        window: width of the window around each pixel.
+        seed: seed of the split.
+        share: share of each class that a disjoint split trains on.
+        cap: most training pixels of a class in a disjoint split; 0: no limit.
+        fraction: share of each class that a random split trains on; 0.1 by default.
         count: training pixels of each class in a random split, instead of a fraction.
-        val_fraction: of the training part that validates; 0: none.
+        val_fraction: share of the training part that validates; 0: none.
         out: the file that `split` writes, NAME_KIND_SEED.npz by default.
         images: draw figures into this folder: false colours, classes and spectra, or the split.
         data_root: the folder that holds known scenes; by default TCPVIT_DATA, else the cache.

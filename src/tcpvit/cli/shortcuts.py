@@ -7,8 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tcpvit.data.registry import FOLDERS, SCENE, is_scene
+from tcpvit.data.folder import SIZE
+from tcpvit.data.registry import FOLDER, FOLDERS, SCENE, is_scene
+from tcpvit.models import SegmenterConfig, list_models, model_config
 from tcpvit.training import Recipe
+from tcpvit.validation import within
 
 KEYS = {
     "model": "model.name",
@@ -28,6 +31,8 @@ KEYS = {
 def overrides_of(recipe: Recipe, flags: Mapping[str, Any], words: Sequence[str]) -> list[str]:
     """The overrides of the options that were given (not None), then those of --set; the two may not disagree.
 
+    Images of one's own folder get the size that the model is for, unless another is named.
+
     >>> overrides_of(Recipe(), {"lr": 0.1, "epochs": None}, ["seed=1"])
     ['optimizer.lr=0.1', 'seed=1']
     """
@@ -40,7 +45,19 @@ def overrides_of(recipe: Recipe, flags: Mapping[str, Any], words: Sequence[str])
     for word, (key, value) in list(zip(both, recipe.resolve(both), strict=True))[len(short) :]:
         if key in given and value != _plain(given[key]):
             raise ValueError(f"{options[key]} {given[key]} and --set {word} disagree; give one of them")
-    return both
+    return [*both, *_size_of_model(recipe.override(both))]
+
+
+def _size_of_model(recipe: Recipe) -> list[str]:
+    """The image size of a classifier that is not for the size that folders have by default."""
+    if not recipe.data.name.startswith(FOLDER) or recipe.data.image_size or recipe.model.name not in list_models():
+        return []
+    with within("model.options"):
+        config = model_config(recipe.model.name, **recipe.model.options)
+    is_square = config.ndim == 2 and len(set(config.image_shape)) == 1
+    if isinstance(config, SegmenterConfig) or not is_square or config.image_shape[0] == SIZE:
+        return []
+    return [f"data.image_size={config.image_shape[0]}"]
 
 
 def short_words(flags: Mapping[str, Any]) -> list[str]:

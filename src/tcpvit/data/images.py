@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -240,9 +241,19 @@ def why(path: str, error: Exception) -> str:
 
 
 def list_bad(bad: Sequence[str], total: int) -> str:
-    """How many files are bad, and the first of them by name."""
+    """How many files are bad, and the first of them by name; those that share a reason have it once.
+
+    >>> list_bad(["a.png (cut short)", "b.png (cut short)"], 9)
+    '2 of 9 files cannot be used: a.png, b.png (cut short)'
+    """
+    by_reason: dict[str, list[str]] = {}
+    for sentence in bad[:NAMED]:
+        found = re.fullmatch(r"(.+?\.\w+)( \(.+\))", sentence, re.DOTALL)  # as `why` writes it
+        file, reason = found.groups() if found else (sentence, "")
+        by_reason.setdefault(reason, []).append(file)
+    named = ", ".join(f"{', '.join(files)}{reason}" for reason, files in by_reason.items())
     more = f" and {len(bad) - NAMED} more" if len(bad) > NAMED else ""
-    return f"{len(bad)} of {total:,} files cannot be used: {printable(', '.join(bad[:NAMED]))}{more}"
+    return f"{len(bad)} of {total:,} files cannot be used: {printable(named)}{more}"
 
 
 def _by(size: tuple[int, int]) -> str:

@@ -43,7 +43,7 @@ def model_config(name: str, **options: Any) -> Any:
     2
     """
     if name not in PRESETS:
-        raise ValueError(f"no model is called {name!r}{did_you_mean(name, list_models())}")
+        raise ValueError(f"no model is called {name!r}{did_you_mean(name, list_models(), 'tcpvit models')}")
     return override(PRESETS[name], options)
 
 

@@ -233,8 +233,12 @@ def _read(name: str | Path) -> str:
     if str(name) in list_recipes():
         return (SHIPPED / f"{name}.yaml").read_text(encoding="utf-8")
     path = Path(name)
+    if path.is_dir():
+        raise ValueError(
+            f"{name} is a folder, and a recipe is a YAML file; to train on images write --data folder:{name}"
+        )
     if path.exists() and not path.is_file():
-        raise ValueError(f"{name} is a folder, a pipe or a device; a recipe is read from a YAML file")
+        raise ValueError(f"{name} is a pipe or a device; a recipe is read from a YAML file")
     if path.suffix in (".yaml", ".yml") or path.is_file():
         return read_text(path, LONGEST)
     raise ValueError(
