@@ -10,7 +10,6 @@ import unicodedata
 from collections.abc import Iterable
 from typing import Any
 
-
 MANY = 12  # choices: an error that can name the nearest does not list more
 
 

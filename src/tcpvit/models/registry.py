@@ -103,6 +103,7 @@ def twin_name(name: str) -> str:
     >>> twin_name("tcp_vit_cifar"), twin_name("tcp_vit_pet_full")
     ('std_vit_cifar', 'std_vit_pet')
     """
+    model_config(name)  # an error if there is no such model
     kind, _, rest = name.partition("_")
     twin = f"{'std' if kind == 'tcp' else 'tcp'}_{rest}"
     found = twin
