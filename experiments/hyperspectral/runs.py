@@ -123,8 +123,8 @@ MEASURED = {"pca": _principal_axes, "random": _random_axes}  # bases that no nam
 def _fit_classical(
     scene: Scene, split: SceneSplit, pixels: Tensor, measured: Tensor, settings: Settings, seed: int
 ) -> tuple[Tensor, None]:
-    own = {name: value for name, value in settings.items() if name not in ("model", "kept")}
-    name, cube = settings["model"], Cube(scene, split)
+    own = {name: value for name, value in settings.items() if name not in ("model", "kept", "window")}
+    name, cube = settings["model"], Cube(scene, split, settings.get("window", WINDOW))
     classifier = classical(name, own, seed)
     kept = settings.get("kept", cube.channels)
     classifier.fit(features(name, cube, pixels, kept), targets_of(scene, pixels).numpy())
