@@ -65,7 +65,7 @@ def compare(
         tcpvit compare demo --set level=hard --epochs 40 --name hard
         tcpvit compare demo --set attention=joint --name joint
         tcpvit compare paper-classification --data cifar10 --seeds 3
-        tcpvit compare tuned-classification --data folder:images --set data.image_size=32
+        tcpvit compare tuned-classification --data folder:images
     """
     flags = {"model": model, "data": data, "epochs": epochs, "lr": lr, "batch_size": batch_size, "device": device}
     resolved = load_recipe(recipe, overrides_of(load_recipe(recipe), {**flags, "data_root": data_root}, set))

@@ -93,8 +93,8 @@ def train(
         tcpvit train demo
         tcpvit train demo --model std_vit_cifar --epochs 3 --name short
         tcpvit train paper-classification --data cifar10 --set seed=1
-        tcpvit train tuned-classification --data folder:images --set data.image_size=32
-        tcpvit train --model tcp_vit_cifar_plus --pretrained --data folder:images --set data.image_size=32 --epochs 5
+        tcpvit train tuned-classification --data folder:images
+        tcpvit train --model tcp_vit_cifar_plus --pretrained --data folder:images --epochs 5
         tcpvit train --task segmentation --data folder:scans --model tcp_vit_pet_full
         tcpvit train --scene cube.npy --labels labels.npy --split random --name field
         tcpvit train --resume runs/short
