@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from tcpvit.cli.scene_figures import draw_info, draw_split
-from tcpvit.cli.shortcuts import named_set
+from tcpvit.cli.shortcuts import scene_name
 from tcpvit.cli.show import show
 from tcpvit.data.files import data_root as resolve_root
 from tcpvit.data.scenes import Scene, SceneSplit, SceneStatistics, fit_statistics, make_split, open_scene
@@ -72,10 +72,8 @@ def scene(
         tcpvit scene split cube.npy --labels labels.npy --kind random --fraction 0.2 --window 5
     """
     check_writable(*([] if out is None else [out]), *([] if images is None else [images / "figure"]))
-    name = named_set(None, file, {})
-    assert name is not None
     opened = open_scene(
-        name,
+        scene_name(file),
         resolve_root(data_root),
         labels=None if labels is None else str(labels),
         key=key,

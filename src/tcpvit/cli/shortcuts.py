@@ -72,17 +72,24 @@ def short_words(flags: Mapping[str, Any]) -> list[str]:
 def named_set(data: str | None, scene: str | None, of_scene: Mapping[str, Any]) -> str | None:
     """The set that --data or --scene names; options `of_scene` are refused for other sets.
 
-    >>> named_set(None, "field.hdr", {}), named_set(None, "indian-pines", {}), named_set("cifar10", None, {})
-    ('scene:field.hdr', 'indian-pines', 'cifar10')
+    >>> named_set(None, "field.hdr", {}), named_set("cifar10", None, {})
+    ('scene:field.hdr', 'cifar10')
     """
     if scene is not None and data is not None:
         raise ValueError("--scene and --data both name a set; give one of them")
     given = [f"--{name}" for name, value in of_scene.items() if value is not None]
     if given and scene is None and data is not None and not is_scene(data):
         raise ValueError(f"{given[0]} is for scenes, but {data} is none; name one with --scene FILE")
-    if scene is None or is_scene(scene):
-        return data if scene is None else scene
-    return f"{SCENE}{scene}"
+    return data if scene is None else scene_name(scene)
+
+
+def scene_name(scene: str) -> str:
+    """The name of the set that a scene is: its own, or that of its file.
+
+    >>> scene_name("materials"), scene_name("field.hdr")
+    ('materials', 'scene:field.hdr')
+    """
+    return scene if is_scene(scene) else f"{SCENE}{scene}"
 
 
 def _plain(value: Any) -> Any:
