@@ -1,7 +1,6 @@
 """Whole models side by side with timm's, vit-pytorch's and Hugging Face's: the whole grid behind docs/speed.md.
 
     python -m benchmarks.models --seconds 0.6     writes results/bench/models.json, in about half an hour
-    python -m benchmarks.models --parts components --out results/bench/components.json
     python -m benchmarks.models --parts bound --out results/bench/bound.json     the least time there could be
     python -m benchmarks.speed.pages              writes the tables and figures of docs/speed.md
 

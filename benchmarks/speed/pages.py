@@ -7,12 +7,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from benchmarks.speed.bound import LAYERS, Bound
 from benchmarks.speed.clock import Measurement
 from benchmarks.speed.components import TRANSFORM
 from benchmarks.speed.contenders import PAPER
 from benchmarks.speed.figures import draw_components, draw_growth, draw_speedups
 from benchmarks.speed.record import Record
-from benchmarks.speed.tables import bound_table, growth_table, memory_table, percent
+from benchmarks.speed.tables import bound_table, growth_table, memory_table, percent, significant
 from benchmarks.training import step_table
 from experiments.pages import DOCS, ROOT, Blocks, fill, markdown
 from tcpvit.analysis.bench import JOINT, PEERS, SHAPES, SLICE, STD
@@ -27,55 +28,67 @@ KINDS = {"eager": ("float32", False), "compiled": ("float32", True), "bfloat16":
 
 def main() -> None:
     """Write the figures and the blocks of both pages."""
-    record = load()
+    record = Record.load(BENCH / "models.json")
     written = draw(record, DOCS / "figures")
     written += [fill(page, blocks) for page, blocks in pages(record).items()]
     print("\n".join(map(str, written)), file=sys.stdout)
 
 
-def load() -> Record:
-    """The benchmark, with the newer profile if there is one."""
-    record, newer = Record.load(BENCH / "models.json"), BENCH / "components.json"
-    if newer.is_file():
-        profiled = Record.load(newer)
-        record.components = profiled.components
-        record.facts["profiled"] = profiled.facts
-    if (bounded := BENCH / "bound.json").is_file():
-        newest = Record.load(bounded)
-        record.bound = newest.bound
-        record.facts["bounded"] = newest.facts
-    return record
+def bounds() -> list[Record]:
+    """The bounds of each processor that was measured."""
+    return [Record.load(path) for path in (BENCH / "bound.json", BENCH / "bound_intel.json") if path.is_file()]
 
 
-def bound_block(record: Record) -> str:
-    """Forward+backward beside its bound, and where it was measured."""
-    if not record.bound:
-        return ""
-    facts = record.facts.get("bounded", record.facts)
-    table = bound_table([b for b in record.bound if b.training])
+def limit_table(bounds: list[Record]) -> Table:
+    """Forward+backward of each model beside its bound, on all processors."""
+    heads = [f"{head}, {_processor(r)}" for r in bounds for head in ("ms", "bound", "ms / bound", "speed-up")]
+    title = "Milliseconds of forward+backward beside the least there could be, float32, eager, 1 thread"
+    table = Table("limit", title, ["shape", "model", *heads])
+    found = {(b.shape, b.model, i): b for i, record in enumerate(bounds) for b in record.bound if b.training}
+    for shape, model in dict.fromkeys((shape, model) for shape, model, _ in found):
+        cells = [cell for i in range(len(bounds)) for cell in _beside_its_bound(found.get((shape, model, i)))]
+        table.add(shape, model.replace(" attention", ""), *cells, strong=model == LAYERS)
+    table.notes.append(f"The speed-up is over {LAYERS}, as it was before its halves were fused too.")
+    return table
+
+
+def _beside_its_bound(b: Bound | None) -> list[Any]:
+    if b is None:
+        return [None] * 4
+    return [significant(b.ms), significant(b.least_ms), Ratio(b.ms / b.least_ms), _times(b.speedup)]
+
+
+def parts_table(record: Record) -> Table:
+    """The parts of each bound on one processor, and where it was measured."""
+    facts = record.facts
+    table = bound_table(record.bound)
+    table.title = f"{facts['machine']['processor']}: {table.title[0].lower()}{table.title[1:]}"
     load = f"load at the start {facts['load']:g} of {facts['machine']['cores']} cores"
     table.notes.append(f"`{facts['command']}`, {facts['date']}, commit {facts['commit']}, {load}.")
-    return markdown(table)
+    return table
+
+
+def _processor(record: Record) -> str:
+    return str(record.facts["machine"]["processor"]).split("(")[0].split()[0]  # AMD, Intel
 
 
 def pages(record: Record) -> dict[Path, Blocks]:
     """What stands between the markers of the two pages, by their names."""
-    profiled = record.facts.get("profiled", record.facts)
     long = BENCH / "long_tubes.json"
     return {
         DOCS / "speed.md": {
             "summary": markdown(summary_table(record)),
-            "bound": bound_block(record),
+            "limit": markdown(limit_table(bounds())),
             "training step": training_step(),
-            "machine": machine(record),
         },
         DOCS / "results" / "speed_tables.md": {
             "training": markdown(*time_tables(record, training=True)),
             "inference": markdown(*time_tables(record, training=False)),
-            "profile": f"`{profiled['command']}`, {profiled['date']}, commit {profiled['commit']}.",
             "compile": markdown(compile_table(record)),
             "memory": markdown(*memory_tables(record)),
             "growth": markdown(growth_table(record.growth)),
+            "bounds": markdown(*map(parts_table, bounds())),
+            "machine": machine(record),
             "long tubes": markdown(*([long_table(json.loads(long.read_text()))] if long.is_file() else [])),
         },
     }

@@ -73,7 +73,7 @@ def bound_table(found: Sequence[Bound]) -> Table:
     )
     for b in found:
         parts = (b.least_ms, b.products_ms, b.softmax_ms, b.streams_ms)
-        numbers = [Written(f"{value:.3g}" if value < 100 else f"{value:,.0f}") for value in (b.ms, *parts)]
+        numbers = map(significant, (b.ms, *parts))
         ratios = Ratio(b.ms / b.least_ms), Ratio(b.speedup)
         kind = "fwd+bwd" if b.training else "forward"
         table.add(b.shape, b.model, kind, *numbers, *ratios, strong=b.model == LAYERS)
@@ -88,6 +88,15 @@ def percent(share: float) -> Written:
     '12 %'
     """
     return Written(f"{100 * share:.0f} %")
+
+
+def significant(ms: float) -> Written:
+    """Milliseconds with three digits, or all before the point.
+
+    >>> significant(0.0123456), significant(1234.5)
+    ('0.0123', '1,234')
+    """
+    return Written(f"{ms:.3g}" if ms < 100 else f"{ms:,.0f}")
 
 
 TABLES: dict[str, Callable[[Any], Table]] = {

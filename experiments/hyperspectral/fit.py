@@ -36,6 +36,8 @@ class Training:
     blend: float = 0.0  # how much of a window of the same class is mixed in, at most
     start: int = 0  # epochs of the self-supervised start
     average: bool = False  # predictions over the eight symmetries
+    centre: bool = False  # predictions over the window and its centre pixel alone
+    members: int = 1  # networks of different seeds, whose predictions are averaged
 
 
 def train(model: nn.Module, cube: Cube, pixels: Tensor, targets: Tensor, how: Training, seed: int) -> None:
@@ -57,9 +59,7 @@ def augmented(cube: Cube, pixels: Tensor, targets: Tensor, how: Training, random
     turns = torch.randint(8, (number,), generator=random) if how.turn else None
     windows = cube.windows(pixels, turns)
     if how.flatten:
-        middle = cube.window // 2
-        centre = windows[:, :, middle : middle + 1, middle : middle + 1]
-        windows = windows.lerp(centre, how.flatten * torch.rand(number, 1, 1, 1, generator=random))
+        windows = windows.lerp(_centre(windows), how.flatten * torch.rand(number, 1, 1, 1, generator=random))
     if how.blend:
         share = how.blend * torch.rand(number, 1, 1, 1, generator=random)
         windows = windows.lerp(windows[_partners(targets, random)], share)
@@ -73,6 +73,12 @@ def augmented(cube: Cube, pixels: Tensor, targets: Tensor, how: Training, random
         lengths = how.noise * cube.axes.norm(dim=1)[:, None, None]
         windows = windows + lengths * torch.randn(windows.shape, generator=random)
     return windows
+
+
+def _centre(windows: Tensor) -> Tensor:
+    """The pixel in the centre, (n, channels, 1, 1)."""
+    middle = windows.shape[-1] // 2
+    return windows[:, :, middle : middle + 1, middle : middle + 1]
 
 
 def _partners(targets: Tensor, random: torch.Generator) -> Tensor:
@@ -103,14 +109,15 @@ def _optimizer(model: nn.Module, lr: float, how: Training, steps: int) -> tuple[
 
 
 @torch.no_grad()
-def predict(model: nn.Module, cube: Cube, pixels: Tensor, *, average: bool = False, batch: int = 512) -> Tensor:
-    """The classes of pixels, from 0; `average` takes the mean of the probabilities over the eight symmetries."""
+def predict(model: nn.Module, cube: Cube, pixels: Tensor, how: Training, batch: int = 512) -> Tensor:
+    """Probabilities of the classes (n, classes), the mean over what `how` asks for."""
     model.eval()
-    turns = [torch.tensor(turn) for turn in range(8)] if average else [torch.tensor(0)]
+    turns = [torch.tensor(turn) for turn in range(8)] if how.average else [torch.tensor(0)]
     found = []
     for some in pixels.split(batch):
-        each = [model(cube.windows(some, turn.expand(len(some)))).softmax(1) for turn in turns]
-        found.append(torch.stack(each).mean(0).argmax(1))
+        views = [cube.windows(some, turn.expand(len(some))) for turn in turns]
+        views += [_centre(view).expand_as(view) for view in views] if how.centre else []
+        found.append(torch.stack([model(view).softmax(1) for view in views]).mean(0))
     return torch.cat(found)
 
 

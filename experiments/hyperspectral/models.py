@@ -17,6 +17,7 @@ MODELS: dict[str, Words] = {
     "svm-bands": ("model=svm-bands",),
     "svm-dct": ("model=svm-dct",),
     "svm-mean": ("model=svm-mean",),
+    "svm-mean-3": ("model=svm-mean", "window=3"),
     "forest": ("model=forest", "n_estimators=200"),
     "ssftt": ("model=ssftt",),
     "hybridsn": ("model=hybridsn",),
@@ -50,6 +51,7 @@ _trials: dict[str, tuple[Words, ...]] = {
     "svm-bands": tuple((f"C={c}", f"gamma={g}") for c in (10, 100) for g in (0.005, 0.02)),
     "svm-dct": _svm,
     "svm-mean": _svm,
+    "svm-mean-3": _svm,
     "forest": tuple((f"max_features={f}", f"min_samples_leaf={n}") for f in ("sqrt", "0.2") for n in (1, 3)),
     "ssftt": _peer(1e-3, "schedule=constant"),
     "hybridsn": _peer(1e-3, "schedule=constant", "batch=256"),
@@ -89,9 +91,20 @@ LEVERS: dict[str, Words] = {
         "chosen-dropout": (*_chosen, "options.drop_rate=0.2"),
         "chosen-blend": (*_chosen, "blend=0.5"),
         "chosen-power-half": (*_chosen, "power=0.5"),
+        "chosen-long": (*_chosen, "epochs=80"),
+        "chosen-window-3": (*_chosen, "window=3"),
+        "chosen-window-1": (*_chosen, "window=1", "options.patch_size=1"),
+        "chosen-centre": (*_chosen, "centre=true"),
+        "chosen-members": (*_chosen, "members=5"),
+        "chosen-3-long": (*_chosen, "window=3", "epochs=80"),
+        "chosen-3-members": (*_chosen, "window=3", "members=5"),
+        "chosen-3-long-members": (*_chosen, "window=3", "epochs=80", "members=5"),
     }.items()
     for name in ("tcp_scene", "std_scene")
 }
+# Tried last, and what they are compared with: on ten splits.
+_last = ("dropout", "long", "window-3", "window-1", "centre", "members", "3-long", "3-members", "3-long-members")
+LEVERS_OF_TEN = ("chosen", *(f"chosen-{lever}" for lever in _last))
 ABLATIONS: dict[str, Words] = {
     "kept-8": ("options.kept=8",),
     "kept-16": ("options.kept=16",),

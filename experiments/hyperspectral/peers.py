@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from experiments.hyperspectral.cube import WINDOW, Cube
 from tcpvit.layers.bands import basis_rows
+from tcpvit.layers.block import Block
 
 
 class HybridSN(nn.Module):
@@ -66,19 +67,22 @@ class SSFTT(nn.Module):
 
 
 class SpectralFormer(nn.Module):
-    """A token for each band with its neighbours, five layers, skips fused across layers (Hong et al., 2021)."""
+    """A token for each band with its neighbours, five layers, skips fused across layers (Hong et al., 2021).
+
+    Fused as by the authors' program: a matrix over the tokens of both layers, where the paper writes two numbers.
+    """
 
     def __init__(self, channels: int, window: int, classes: int, neighbours: int = 3, width: int = 64, depth: int = 5):
         super().__init__()
-        self.neighbours = neighbours
+        self.neighbours, tokens = neighbours, 1 + channels
         self.embed = nn.Linear(neighbours * window**2, width)
         self.cls = nn.Parameter(torch.randn(1, 1, width))
-        self.position = nn.Parameter(torch.randn(1, 1 + channels, width))
+        self.position = nn.Parameter(torch.randn(1, tokens, width))
+        self.drop = nn.Dropout(0.1)
         self.layers = nn.ModuleList(
-            nn.TransformerEncoderLayer(width, 4, 8, 0.1, "gelu", batch_first=True, norm_first=True)
-            for _ in range(depth)
+            Block(width, 4, mlp_ratio=8 / width, qkv_bias=False, drop=0.1) for _ in range(depth)
         )
-        self.fuse = nn.ModuleList(nn.Linear(2, 1) for _ in range(depth - 2))
+        self.fuse = nn.ModuleList(nn.Linear(2 * tokens, tokens) for _ in range(depth - 2))
         self.head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, classes))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -86,11 +90,12 @@ class SpectralFormer(nn.Module):
         reach = self.neighbours // 2
         bands = torch.cat([x[:, x.shape[1] - reach :], x, x[:, :reach]], 1).flatten(2)  # around the ends
         groups = bands.unfold(1, self.neighbours, 1).flatten(2)  # (B, bands, w²·neighbours)
-        tokens = torch.cat([self.cls.expand(len(x), -1, -1), self.embed(groups)], 1) + self.position
-        earlier: list[Tensor] = []
+        tokens = torch.cat([self.cls.expand(len(x), -1, -1), self.embed(groups)], 1)
+        tokens = self.drop(tokens + self.position)
+        earlier = [tokens]  # what each layer was given
         for i, layer in enumerate(self.layers):
             if i > 1:  # with what came two layers before
-                tokens = self.fuse[i - 2](torch.stack([tokens, earlier[i - 2]], -1)).squeeze(-1)
+                tokens = self.fuse[i - 2](torch.cat([tokens, earlier[i - 2]], 1).mT).mT
             tokens = layer(tokens)
             earlier.append(tokens)
         return self.head(tokens[:, 0])

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from experiments.hyperspectral.cube import Kind, indian_pines
-from experiments.hyperspectral.models import ABLATIONS, AS_W, LEVERS, MODELS, VARIANTS, trials
+from experiments.hyperspectral.models import ABLATIONS, AS_W, LEVERS, LEVERS_OF_TEN, MODELS, VARIANTS, trials
 from experiments.hyperspectral.pages import write
 from experiments.hyperspectral.peers import CLASSICAL
 from experiments.hyperspectral.runs import Settings, run
@@ -34,6 +34,7 @@ SEEDS: dict[Kind, range] = {"random": range(5), "disjoint": range(10)}
 CHOOSE_SEEDS: dict[Kind, range] = {"random": range(1), "disjoint": range(2)}
 ABLATE_SEEDS: dict[Kind, range] = {"random": range(1), "disjoint": range(3)}
 LEVER_SEEDS = range(3)
+MORE_LEVER_SEEDS = range(10)  # of LEVERS_OF_TEN
 RECIPE = "hyperspectral"
 
 
@@ -57,7 +58,11 @@ class Fit(Planned):
 
 def planned() -> list[Planned]:
     """Every run of the study."""
-    plan = [fit("levers", name, words, seed) for name, words in LEVERS.items() for seed in LEVER_SEEDS]
+    plan = [
+        fit("levers", name, words, seed)
+        for name, words in LEVERS.items()
+        for seed in (MORE_LEVER_SEEDS if name.partition(".")[2] in LEVERS_OF_TEN else LEVER_SEEDS)
+    ]
     for kind, seeds in CHOOSE_SEEDS.items():
         plan += [
             fit(f"choose-{kind}", f"{model}.{i}", (*MODELS[model], *words), seed, kind)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import tcpvit
 from experiments.hyperspectral.cube import (
-    RADIUS,
+    WINDOW,
     Cube,
     Kind,
     make_split,
@@ -27,6 +27,7 @@ from tcpvit.layers.bands import BandDCT
 from tcpvit.models.registry import model_config
 
 Settings = dict[str, Any]  # model, options of the model, and fields of `Training`
+APART = 1000  # between the seeds of networks that are averaged
 OF_TRAINING = {field.name for field in fields(Training)}
 
 
@@ -55,22 +56,31 @@ def run(scene: Scene, kind: Kind, seed: int, settings: Settings, *, validate: bo
 def _fit_network(
     scene: Scene, split: SceneSplit, pixels: Tensor, measured: Tensor, settings: Settings, seed: int
 ) -> tuple[Tensor, int]:
+    """Its classes, and how many parameters it has; those of several networks are the mean of their predictions."""
     how = Training(**{name: value for name, value in settings.items() if name in OF_TRAINING})
+    seeds = [seed + APART * member for member in range(how.members)]
+    members = [_fit_member(scene, split, pixels, measured, settings, how, own) for own in seeds]
+    found, sizes = zip(*members, strict=True)
+    return torch.stack(found).mean(0).argmax(1), sum(sizes)
+
+
+def _fit_member(
+    scene: Scene, split: SceneSplit, pixels: Tensor, measured: Tensor, settings: Settings, how: Training, seed: int
+) -> tuple[Tensor, int]:
     peer = NETWORKS.get(settings["model"])
     torch.manual_seed(seed)
     if peer:
         cube = Cube(scene, split, peer.window, peer.components)
         model: nn.Module = peer.network(cube.channels, cube.window, scene.num_classes)
     else:
-        bands = Cube(scene, split)
+        bands = Cube(scene, split, settings.get("window", WINDOW))
         model, axes = build(settings, bands, pixels, scene.num_classes, seed)
         cube = bands if axes is None else bands.project(axes)
         if how.start:
             assert axes is not None
             self_supervised_start(model, bands, axes, pixels_without_test(split), how, seed)
     train(model, cube, pixels, targets_of(scene, pixels), how, seed)
-    found = predict(model, cube, measured, average=how.average)
-    return found, sum(parameter.numel() for parameter in model.parameters())
+    return predict(model, cube, measured, how), sum(parameter.numel() for parameter in model.parameters())
 
 
 def build(settings: Settings, cube: Cube, pixels: Tensor, classes: int, seed: int) -> tuple[nn.Module, Tensor | None]:
@@ -79,8 +89,9 @@ def build(settings: Settings, cube: Cube, pixels: Tensor, classes: int, seed: in
     A fixed first layer is computed once for the scene: what comes back is the network behind it. A learned one is not,
     and there are no axes.
     """
-    spectra = cube.windows(pixels)[:, :, RADIUS, RADIUS]  # (n, bands)
-    options = dict(settings.get("options", {}))
+    middle = cube.window // 2
+    spectra = cube.windows(pixels)[:, :, middle, middle]  # (n, bands)
+    options = {"img_size": cube.window, **settings.get("options", {})}
     basis = options.pop("band_basis", "dct")
     kept = options.pop("kept", model_config(settings["model"]).kept)
     power = settings.get("power", 1.0)
@@ -112,8 +123,8 @@ MEASURED = {"pca": _principal_axes, "random": _random_axes}  # bases that no nam
 def _fit_classical(
     scene: Scene, split: SceneSplit, pixels: Tensor, measured: Tensor, settings: Settings, seed: int
 ) -> tuple[Tensor, None]:
-    own = {name: value for name, value in settings.items() if name not in ("model", "kept")}
-    name, cube = settings["model"], Cube(scene, split)
+    own = {name: value for name, value in settings.items() if name not in ("model", "kept", "window")}
+    name, cube = settings["model"], Cube(scene, split, settings.get("window", WINDOW))
     classifier = classical(name, own, seed)
     kept = settings.get("kept", cube.channels)
     classifier.fit(features(name, cube, pixels, kept), targets_of(scene, pixels).numpy())

@@ -24,6 +24,7 @@ LABELS = {
     "svm-bands": "SVM, bands",
     "svm-dct": "SVM, DCT coefficients",
     "svm-mean": "SVM, DCT coefficients of pixel and window mean",
+    "svm-mean-3": "SVM, DCT coefficients of pixel and 3×3 mean",
     "forest": "random forest, bands",
     "ssftt": "SSFTT-like",
     "hybridsn": "HybridSN-like",
@@ -69,6 +70,14 @@ LEVER_LABELS = {
     "chosen-dropout": "the same, dropout 0.2",
     "chosen-blend": "the same, windows of one class blended",
     "chosen-power-half": "the same, coefficients divided by the root of their deviation",
+    "chosen-long": "the same, 80 epochs",
+    "chosen-window-3": "the same, windows of 3×3 pixels",
+    "chosen-window-1": "the same, one pixel without a window",
+    "chosen-centre": "the same, predictions of the window and of its centre pixel averaged",
+    "chosen-members": "the same, predictions of five networks averaged",
+    "chosen-3-long": "the same, windows of 3×3 pixels, 80 epochs",
+    "chosen-3-members": "the same, windows of 3×3 pixels, five networks",
+    "chosen-3-long-members": "the same, windows of 3×3 pixels, 80 epochs, five networks",
 }
 ABLATION_LABELS = {
     "w": "W as chosen",

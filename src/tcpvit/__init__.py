@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from tcpvit.models import create_model, from_pretrained, list_models, save_pretrained
     from tcpvit.tensorize import TensorizeConfig, tensorize_, to_dense_
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 __all__ = [
     "TensorizeConfig",

@@ -13,6 +13,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, ProgressColumn, Task, TextColumn
 from rich.progress import Progress as Bar
+from rich.table import Column
 from rich.text import Text
 
 from tcpvit.errors import printable
@@ -93,7 +94,6 @@ class LiveProgress(LineProgress):
         self.bar = Bar(
             BarColumn(bar_width=width, complete_style="cyan", finished_style="cyan"),
             TextColumn("{task.fields[shown]}"),
-            _Left(self),
             console=self.console,
             transient=True,
             refresh_per_second=8,
@@ -106,7 +106,8 @@ class LiveProgress(LineProgress):
         super().step(state)
         shown = (
             f"epoch [bold]{state.epoch + 1}[/]/{self.summary.epochs}  loss [bold]{state.mean('loss'):.3f}[/]  "
-            f"acc [bold]{100 * state.mean('hits'):.1f} %[/]  [dim]{state.images_per_second:,.0f} img/s[/]"
+            f"acc [bold]{100 * state.mean('hits'):.1f} %[/]  [dim]{state.images_per_second:,.0f} img/s  "
+            f"{self.clock.left} left[/]"
         )
         if self.bar:
             self.bar.update(self.task, completed=state.step, shown=shown)
@@ -238,27 +239,15 @@ def html_bar(done: int, total: int | None, words: str) -> str:
 def loop_bar(console: Console) -> Bar:
     """A bar of rich for a loop: what is done, how much of it, the time left."""
     width = max(5, min(30, console.width - 60))
+    words = Column(max_width=max(console.width - width - NUMBERS, 5), no_wrap=True, overflow="ellipsis")
     return Bar(
-        _About(console.width - width - NUMBERS),
+        TextColumn("{task.description}", markup=False, table_column=words),
         BarColumn(bar_width=width, complete_style="cyan", finished_style="cyan"),
         _Done(),
         console=console,
         transient=True,
         refresh_per_second=8,
     )
-
-
-class _About(ProgressColumn):
-    """What the loop does, in so many characters at most: whatever is longer would fold the numbers."""
-
-    def __init__(self, width: int):
-        super().__init__()
-        self.width = max(width, 5)
-
-    def render(self, task: Task) -> Text:
-        text = Text(task.description)
-        text.truncate(self.width, overflow="ellipsis")
-        return text
 
 
 class _Done(ProgressColumn):
@@ -308,15 +297,6 @@ class Clock:
             return "-:--:--"
         pace = (time.monotonic() - self.begin) / (self.done - self.first)
         return duration(pace * (self.total - self.done))
-
-
-class _Left(ProgressColumn):
-    def __init__(self, live: LiveProgress):
-        super().__init__()
-        self.live = live
-
-    def render(self, task: Task) -> Text:
-        return Text(f"{self.live.clock.left} left", style="dim")
 
 
 def default_display() -> Progress:

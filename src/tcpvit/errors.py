@@ -10,6 +10,8 @@ import unicodedata
 from collections.abc import Iterable
 from typing import Any
 
+MANY = 12  # choices: an error that can name the nearest does not list more
+
 
 class Resumable(ValueError):
     """What ended a run that can be resumed when its cause is gone; the sentence says how."""
@@ -37,14 +39,22 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     return next(iter(difflib.get_close_matches(name, list(known), n=1)), None)
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The end of an error message that names the nearest valid choice, and all of them.
+def did_you_mean(name: str, known: Iterable[str], listing: str = "") -> str:
+    """The end of an error message that names the nearest valid choice, and all of them unless they are many.
+
+    `listing` is the command that shows all, for choices that are too many for a message.
 
     >>> did_you_mean("dtc", ["dct", "haar"])
     "; did you mean 'dct'? Known: dct, haar"
+    >>> did_you_mean("fft", ["dct", "haar"], "tcpvit models")
+    '; `tcpvit models` lists them'
     """
     known = list(known)
     close = nearest(name, known)
+    if close and (listing or len(known) > MANY):
+        return f"; did you mean {close!r}?"
+    if listing:
+        return f"; `{listing}` lists them"
     hint = f"; did you mean {close!r}?" if close else "."
     return f"{hint} Known: {', '.join(known) or 'none'}"
 

@@ -52,7 +52,7 @@ def test_check_of_a_folder_names_masks_of_which_none_can_be_read(tmp_path, capsy
         Image.new("RGBA", (16, 12)).save(path)
     code, _, err = run(capsys, "check", f"folder:{tmp_path}")
     assert code == 1
-    assert "p0.png (a mask has one class number per pixel, of 8 bits (grey or palette); this has mode RGBA)" in err
+    assert "p3.png (a mask has one class number per pixel, of 8 bits (grey or palette); this has mode RGBA)" in err
 
 
 def test_check_of_a_folder_with_images_but_no_masks(tmp_path, capsys):

@@ -26,6 +26,8 @@ def prepared(tmp_path_factory):
     np.save(folder / "far.npy", np.where(labels == 6, 255, labels))
     np.save(folder / "one.npy", labels > 0)
     np.save(folder / "narrow.npy", labels[:, :-1])
+    np.save(folder / "seven.npy", np.eye(24, dtype=np.uint8) * (np.arange(24) < 3))
+    np.savez(folder / "several.npz", a=cube, b=cube[:, :, :5], labels=labels, mask=labels > 0)
     np.save(folder / "measured.npy", np.random.default_rng(0).random((24, 24)))
     np.save(folder / "nan.npy", np.where(np.arange(60) == 7, np.nan, cube).astype(np.float32))
     (folder / "cut.npy").write_bytes((folder / "cube.npy").read_bytes()[:-100])
@@ -33,6 +35,9 @@ def prepared(tmp_path_factory):
         (folder / f"{name}.hdr").write_text(HEADER.format(bands=bands))
         cube.astype("<u2").tofile(folder / f"{name}.img")
     (folder / "half.img").write_bytes(b"something else")
+    labels.astype("u1").tofile(folder / "strange.img")
+    strange = HEADER.format(bands=1).replace("type = 12", "type = 1")
+    (folder / "strange.hdr").write_text(f"{strange}class names = {{no, {', '.join(6 * [chr(0x13000)])}}}\n", "utf-8")
     np.savez(folder / "both.npz", cube=cube, labels=labels)
     np.save(folder / "named.npy", cube)
     np.save(folder / "named_classes.npy", labels)  # the user's own
@@ -56,11 +61,14 @@ def folder(prepared, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ("scene info lies.hdr", "is cut short or its header is wrong"),
+        ("scene info lies.hdr", "tcpvit: lies.img is cut short or its header is wrong: in lies.hdr 24 lines"),
+        ("scene split cube.npy --labels seven.npy --kind random", "the random split has no test pixels; label more"),
+        ("scene info several.npz", "2 arrays that could be an image of rows × columns × bands: a 24×24×60 uint16, b"),
+        ("scene info cube.npy --labels several.npz", "say which one with labels_key=NAME"),
         ("scene info cut.npy", "is cut short"),
         (
             "scene info nan.npy",
-            "fill them, or mark their bands as bad (bbl of an ENVI header): band 8",
+            "or mark their bands as bad (bbl of an ENVI header): band 8",
         ),
         ("scene info cube.npy --labels far.npy", "label 255 stands far from the others"),
         ("scene info indian-pine", "no scene is known by that name; did you mean 'indian-pines'"),
@@ -108,6 +116,7 @@ def test_info_and_split_say_what_there_is(folder, capsys):
     assert app.main(["scene", "info", "cube.npy", "--labels", "labels.npy", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert set(found) == {"scene", "classes", "frequencies"}
+    assert {"property": "labels", "value": "576 pixels in 6 classes"} in found["scene"]["rows"]
     line = "scene split envi.hdr --labels labels.npy --kind random --count 9 --out own.npz"
     assert app.main(line.split()) == 0
     assert "test windows contain a training pixel" in capsys.readouterr().out
@@ -127,3 +136,10 @@ def test_a_map_keeps_coordinates_and_another_split_is_measured(folder, capsys):
     measured = json.loads(capsys.readouterr().out)
     assert "random split of seed 0" in " ".join(measured["notes"])
     assert 0 <= measured["oa"] <= 1
+
+
+def test_a_name_that_no_font_has_is_told_in_one_sentence(folder, capsys):
+    """Warnings of ours read like messages, without the file and line of our code."""
+    assert app.main(["scene", "info", "cube.npy", "--labels", "strange.hdr", "--images", "figures"]) == 0
+    said = capsys.readouterr().err.strip().splitlines()
+    assert [line.startswith("tcpvit: no installed font has the letters") for line in said] == [True], said

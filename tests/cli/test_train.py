@@ -192,8 +192,8 @@ def test_without_a_recipe_the_model_or_the_data_say_which():
     [
         (["--lr", "0.1", "--set", "lr=0.2"], 1, "--lr 0.1 and --set lr=0.2 disagree; give one of them"),
         (["--data", "svhn", "--set", "data.name=stl10"], 1, "--data svhn and --set data.name=stl10 disagree"),
-        (["--weight-decay", "0.1"], 2, "It is a key of the recipe: --set optimizer.weight_decay=VALUE. (see tcpvit"),
-        (["--attention", "joint"], 2, "It is a key of the recipe: --set model.options.attention=VALUE."),
+        (["--weight-decay", "0.1"], 2, "but it is a key of the recipe: --set optimizer.weight_decay=VALUE (see tcpvit"),
+        (["--attention", "joint"], 2, "but it is a key of the recipe: --set model.options.attention=VALUE"),
         (["--xyzzy", "1"], 2, "No such option: --xyzzy (see tcpvit train --help)"),
     ],
 )

@@ -194,7 +194,7 @@ def test_an_option_that_does_not_fit_one_is_said_before_the_other_is_trained(pla
 def test_a_model_without_a_twin_is_named(run):
     code, _, err = run("compare", "demo", "--set", "model.name=tcp_vit_cifa")
     assert code == 1
-    assert "did you mean 'std_vit_cifar'" in err
+    assert "no model is called 'tcp_vit_cifa'; did you mean 'tcp_vit_cifar'?" in err
 
 
 def test_an_interruption_says_how_to_go_on(tmp_path, monkeypatch, capsys):

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -24,11 +22,10 @@ def test_a_subset_remembers_its_source():
     assert torch.equal(part.images, whole.images[[5, 8]])
 
 
-def test_indices_are_saved(tmp_path):
+def test_indices_name_the_part_that_they_count_in():
     train, val = make(4), make(3)
     splits = Splits("made", train.subset(torch.tensor([3, 1])), val, val)
-    splits.save_indices(tmp_path / "indices.json")
-    assert json.loads((tmp_path / "indices.json").read_text()) == {
+    assert splits.indices() == {
         "train": {"source": "made/train", "indices": [3, 1]},
         "val": {"source": "made/train", "indices": [0, 1, 2]},
     }

@@ -92,6 +92,9 @@ def test_pixels_without_numbers_have_no_class(run):
     assert ((found.classes == 0) == gone).all()
     assert (found.confidence[gone] == 0).all()
     assert "1 pixels left out: they have no data" in found.table().notes
+    cube[..., 5] = np.nan
+    with pytest.raises(ValueError, match="has no pixel that can be classified: 4,096 pixels left out: their windows"):
+        classify_scene(load_model(run), replace(scene, data=cube))
 
 
 def test_only_the_bands_of_the_training_are_used(run, tmp_path):

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
@@ -61,9 +62,22 @@ def kill_at_random(process: subprocess.Popen[bytes], seconds: float, number: sig
         process.wait(timeout=seconds)
         return False
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, number)
+        for member in [process.pid, *descendants(process.pid)]:
+            with suppress(ProcessLookupError):
+                os.kill(member, number)
         process.wait(timeout=LIMIT)
         return True
+
+
+def descendants(parent: int) -> list[int]:
+    """The processes that a process has started, and those that these have: torchrun's workers leave its group."""
+    found = []
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            if int(status.read_text().rpartition(")")[2].split()[1]) == parent:
+                child = int(status.parent.name)
+                found += [child, *descendants(child)]
+    return found
 
 
 def difference(folder: Path, reference: Path) -> str:

@@ -42,8 +42,8 @@ def analyze(
 
     Args:
         names: models that `tcpvit models` lists; std_vit_cifar and tcp_vit_cifar if none is named.
-        set: an option of the models, KEY=VALUE, such as attention=joint or img_size=64; may be repeated. What only
-            a TCP-ViT has is set for the TCP-ViTs alone.
+        set: an option of the models, KEY=VALUE, such as attention=joint or img_size=64; may be repeated. Options
+            that only a TCP-ViT has are set for the TCP-ViTs alone.
         batch: images in the training step whose memory is counted.
         theory: the paper's Tables mhsa_weights, ffn_weights and param_general, and its FLOPs.
         d: with --theory, the width of a slice.

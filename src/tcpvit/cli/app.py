@@ -16,8 +16,10 @@ import platform
 import re
 import sys
 import textwrap
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any, get_origin, get_type_hints
 
 import typer
@@ -25,6 +27,7 @@ import typer
 import tcpvit
 from tcpvit.cli.program import program, tell
 
+ROOT = Path(__file__).parents[1]  # of the package
 # verb -> (where its function lives, what `tcpvit --help` says: the first line of the function's docstring)
 VERBS: dict[str, tuple[str, str]] = {
     "demo": ("tcpvit.cli.demo:demo", "Train a Std-ViT and its TCP twin within minutes, and compare them."),
@@ -49,13 +52,13 @@ VERBS: dict[str, tuple[str, str]] = {
     ),
     "tensorize": (
         "tcpvit.cli.tensorize:tensorize",
-        "Convert a model to its c-product counterpart, say what became of each layer, and win accuracy back.",
+        "Convert a model to its c-product counterpart, or make a trained one smaller.",
     ),
     "export": (
         "tcpvit.cli.export:export",
         "Write a trained model as an ONNX, OpenVINO or torch.export file, and compare the two.",
     ),
-    "models": ("tcpvit.cli.models:models", "The models there are, with their size and the ratio to their twin."),
+    "models": ("tcpvit.cli.models:models", "List the models, with their size and the ratio to their dense twin."),
     "analyze": ("tcpvit.cli.analyze:analyze", "Parameters, FLOPs and memory of models, by formula and by count."),
     "bench": (
         "tcpvit.cli.bench:bench",
@@ -90,15 +93,22 @@ def main(args: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def _log_shown() -> Iterator[None]:
-    """Say what the library logs, as errors are said."""
+    """Say what the library logs and warns of, as errors are said."""
     handler = logging.Handler()
     handler.emit = lambda record: tell(record.getMessage())  # type: ignore[method-assign]
-    log = logging.getLogger("tcpvit")
+    log, show_others = logging.getLogger("tcpvit"), warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], filename: str, *place: Any, **named: Any) -> None:
+        ours = issubclass(category, UserWarning) and Path(filename).is_relative_to(ROOT)
+        tell(str(message)) if ours else show_others(message, category, filename, *place, **named)
+
     log.addHandler(handler)
+    warnings.showwarning = show
     try:
         yield
     finally:
         log.removeHandler(handler)
+        warnings.showwarning = show_others
 
 
 def load(target: str) -> Callable[..., Any]:
@@ -214,7 +224,7 @@ def _is_expected(error: Exception) -> bool:
 def _sentence(error: Exception, args: list[str]) -> str:
     if hasattr(error, "format_message"):
         usage = f"{program()} {args[0]} --help" if args[0] in VERBS else f"{program()} --help"
-        said = error.format_message().replace("Value error, ", "")
+        said = error.format_message().replace("Value error, ", "").rstrip(".")
         return f"{said}{_key_for(error, args)} (see {usage})"
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
@@ -229,4 +239,4 @@ def _key_for(error: Exception, args: list[str]) -> str:
     from tcpvit.cli.shortcuts import key_for  # torch is loaded by now
 
     key = key_for(option)
-    return f" It is a key of the recipe: --set {key}=VALUE." if key else ""
+    return f", but it is a key of the recipe: --set {key}=VALUE" if key else ""

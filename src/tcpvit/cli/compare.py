@@ -52,8 +52,8 @@ def compare(
         set: KEY=VALUE, a change to the recipe; may be repeated. Options that only a TCP-ViT has reach only that one.
         set_std: KEY=VALUE, a change for the Std model alone, as its learning rate.
         set_tcp: KEY=VALUE, a change for the TCP model alone.
-        seeds: how many seeds to train, from the recipe's on; the table then has means and deviations.
-        name: of the folder in RUNS; by default made of recipe, models and data.
+        seeds: how many seeds to train, from that of the recipe on; the table then has means and deviations.
+        name: name of the comparison, a folder in RUNS; by default made of recipe, models and data.
         runs: the folder of all runs.
         overwrite: train again what is there.
         data_root: the folder that holds the sets, short for --set data.root=FOLDER.
@@ -65,7 +65,7 @@ def compare(
         tcpvit compare demo --set level=hard --epochs 40 --name hard
         tcpvit compare demo --set attention=joint --name joint
         tcpvit compare paper-classification --data cifar10 --seeds 3
-        tcpvit compare tuned-classification --data folder:images --set data.image_size=32
+        tcpvit compare tuned-classification --data folder:images
     """
     flags = {"model": model, "data": data, "epochs": epochs, "lr": lr, "batch_size": batch_size, "device": device}
     resolved = load_recipe(recipe, overrides_of(load_recipe(recipe), {**flags, "data_root": data_root}, set))

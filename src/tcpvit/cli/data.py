@@ -14,6 +14,7 @@ from tcpvit.data.contact_sheet import contact_sheet
 from tcpvit.data.files import FileCheck
 from tcpvit.data.files import data_root as resolve_root
 from tcpvit.data.folder import describe
+from tcpvit.data.images import SKIP
 from tcpvit.data.registry import (
     BUILT_IN,
     FOLDER,
@@ -51,13 +52,13 @@ def data(
     """List, download, verify and look at the data sets.
 
     Args:
-        action: what to do; `list` says what is on disk.
+        action: what to do; `list` shows all sets, and which of them are on disk.
         name: a set that `list` names, or folder:PATH for your own images.
         data_root: the folder that holds the sets; by default TCPVIT_DATA, else the cache.
         out: the image that `show` writes, NAME.png by default.
         part: the part that `show` draws from.
-        task: of digits-on-photos, classification or segmentation.
-        level: of digits-on-photos, easy or hard.
+        task: classification or segmentation, for digits-on-photos.
+        level: easy or hard, for digits-on-photos.
         set: KEY=VALUE, a data key of a recipe for `show` and `check`, as in training, or an option of the set; may be
             repeated.
         extra: download SVHN's 1.3 GB of extra digits too.
@@ -133,14 +134,16 @@ def _data_recipe(name: str, root: str, options: dict[str, str], words: Sequence[
 
 
 def _check(data: DataRecipe, json: bool) -> list[FileCheck]:
-    checks = _check_folder(data) if data.name.startswith(FOLDER) else _check_source(data.name, data.root)
-    table = Table("check", f"Check of {data.name}", ["file", "good", "found"])
+    own = data.name.startswith(FOLDER)
+    checks, notes = _check_folder(data) if own else (_check_source(data.name, data.root), [])
+    table = Table("check", f"Check of {data.name}", ["file", "good", "found"], notes=notes)
     for check in checks:
         table.add(check.file, check.ok, check.detail)
     show([table], json=json)
     if bad := sum(not check.ok for check in checks):
-        skipping = "; training leaves bad files out with --set data.options.on_bad=skip" * data.name.startswith(FOLDER)
-        raise ValueError(f"{bad} of {len(checks)} checks of {data.name} failed{skipping}")
+        if own:
+            raise ValueError(f"{data.name} has files that cannot be used; repair or remove them, or {SKIP}")
+        raise ValueError(f"{bad} of {len(checks)} checks of {data.name} failed")
     return checks
 
 
@@ -158,8 +161,8 @@ def _check_source(name: str, root: str | None) -> list[FileCheck]:
     return get_source(name).check(find_dataset(name, root))
 
 
-def _check_folder(data: DataRecipe) -> list[FileCheck]:
-    """Read every image, and name those that cannot be used."""
+def _check_folder(data: DataRecipe) -> tuple[list[FileCheck], list[str]]:
+    """Read every image, and name those that cannot be used; and how to train on the others."""
     progress = display_for(json=True)
     options = {**data.options, "on_bad": "skip", "stream": False}
     splits = load_splits(replace(data, image_size=32, options=options), progress)
@@ -169,9 +172,11 @@ def _check_folder(data: DataRecipe) -> list[FileCheck]:
     ]
     chosen = {key: options[key] for key in ("bands", "classes") if key in options}
     about = describe(expand_user(data.name[len(FOLDER) :]), progress=progress, **chosen)
-    about["training"] = f"tcpvit train --task {splits.train.task} --data {shlex.quote(data.name)}"
     facts = [FileCheck(what, True, found) for what, found in about.items()]
-    return [*counts, *facts, *(FileCheck("bad files", False, note) for note in splits.notes)]
+    bad = [FileCheck("bad files", False, note.removesuffix("; skipped")) for note in splits.notes]
+    skipping = " --set data.options.on_bad=skip" if bad else ""
+    command = f"tcpvit train --task {splits.train.task} --data {shlex.quote(data.name)}{skipping}"
+    return [*counts, *facts, *bad], [f"train on it with `{command}`"]
 
 
 def _show(data: DataRecipe, part: str, out: str, json: bool) -> str:

@@ -39,11 +39,11 @@ def measure(
             (untrained unless its weights come with the package).
         data: a set, as for training; needed unless TARGET is a run.
         scene: a scene of many bands, a file or a name as indian-pines, short for --data scene:FILE.
-        labels: the file of its label map, short for --set data.options.labels=FILE.
-        split: disjoint, random, masks, or a saved split, short for --set data.options.split=SPLIT.
-        part: which part of the set; a folder: without test/ and val/ has its held-out fifth for both.
-        weights: of a run, those of its best or its last epoch.
-        pretrained: TARGET is a preset, and an error if its weights do not come with the package.
+        labels: the label map of the scene, a file; short for --set data.options.labels=FILE.
+        split: split of the scene: disjoint, random, masks, or a saved one, short for --set data.options.split=SPLIT.
+        part: which part of the set; test and val are the same fifth of a folder: that has neither.
+        weights: which weights of a run, those of the best or of the last epoch.
+        pretrained: insist on trained weights: an error if those of the preset TARGET do not come with the package.
         set: KEY=VALUE, a change to the data or device keys of the recipe; may be repeated.
         data_root: the folder that holds the sets, short for --set data.root=FOLDER.
         json: print everything as JSON, per-class numbers and the confusion matrix included.

@@ -55,7 +55,7 @@ def explain(
         paths: images or volumes, and folders that are searched for them with everything below.
         out: the folder for the figures, NAME.png and NAME.svg.
         truth: of a segmenter, the true mask of the image, or a folder with a mask of each image's name.
-        weights: of a run, those of its best or its last epoch.
+        weights: which weights of a run, those of the best or of the last epoch.
         fit: make images square by keeping the middle (crop) or everything (squash); by default as in training.
         on_bad: what a file that is no image does, skip (it is named on stderr) or stop.
         json: print the numbers as JSON too.

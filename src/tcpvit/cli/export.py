@@ -49,7 +49,7 @@ def export(
             with a block-diagonal matrix (dense), dense around the attention and split elsewhere (mixed), or what is
             fastest for the width of the slices (auto).
         tolerance: the largest difference that is allowed, as a fraction of the model's largest number.
-        weights: of a run, those of its best or its last epoch.
+        weights: which weights of a run, those of the best or of the last epoch.
         json: print JSON.
 
     Examples:

@@ -21,7 +21,7 @@ from tcpvit.tables import Ratio, Table
 
 
 def models(pattern: str = "*", *, json: bool = False, markdown: bool = False, latex: bool = False) -> Table:
-    """The models there are, with their size and the ratio to their twin.
+    """List the models, with their size and the ratio to their dense twin.
 
     Args:
         pattern: show only the names that match this wildcard.

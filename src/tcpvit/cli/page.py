@@ -31,7 +31,7 @@ def page(
         twin: a standard ViT for the same images and classes, to show beside it; by default the one that comes with
             the package, if it fits.
         out: the file to write.
-        weights: of runs, those of their best or their last epoch.
+        weights: which weights of runs, those of the best or of the last epoch.
 
     Examples:
         tcpvit page

@@ -86,7 +86,7 @@ def predict(
         sheet: draw the images with their labels on one sheet, as sheet.png or sheet.svg.
         images: draw each image beside its labels, into this folder; a segmenter writes masks/ and overlays/ into
             it (by default the folder segmented); of a scene, draw maps and the importance of its bands.
-        weights: of a run, those of its best or its last epoch.
+        weights: which weights of a run, those of the best or of the last epoch.
         fit: make images square by keeping the middle (crop) or everything (squash); by default as in training. A
             segmenter keeps everything: crop leaves the image its shape.
         on_bad: what a file that is no image does, skip (it is counted and named on stderr) or stop.

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from tcpvit.cli.scene_figures import draw_prediction
-from tcpvit.cli.shortcuts import named_set
+from tcpvit.cli.shortcuts import scene_name
 from tcpvit.cli.show import show
 from tcpvit.data.registry import is_scene
 from tcpvit.data.scenes import Scene, SceneSplit, open_scene, open_split, scene_splits
@@ -77,9 +77,7 @@ def open_for(
 ) -> tuple[Scene, SceneSplit | None]:
     """The scene that is named, with its labels; without a name that of the run, with its split."""
     if scene is not None:
-        name = named_set(None, scene, {})
-        assert name is not None
-        return open_scene(name, labels=None if labels is None else str(labels), key=key), None
+        return open_scene(scene_name(scene), labels=None if labels is None else str(labels), key=key), None
     data = loaded.recipe.data if loaded.recipe is not None else DataRecipe()
     if not is_scene(data.name):
         raise ValueError(f"{loaded.name} does not say which scene to classify; name one with --scene FILE")

@@ -44,13 +44,13 @@ def reproduce(
             (Indian Pines, which is not in the paper).
         only: a run or a part of the study, wildcards allowed, as "paper-*"; may be repeated. See --plan.
         seeds: how many seeds of each, from 0 on, instead of the plan's own.
-        epochs: train so long instead of as planned; such runs are kept apart.
+        epochs: train for so many epochs instead of the planned ones; such runs are kept apart.
         resume: resume runs that were stopped; --no-resume leaves them alone.
         plan: list the runs and their state, and run nothing.
         pages_only: write the table and the figures from the records, and run nothing.
         out: the folder of the runs, records, tables and figures.
         data_root: the folder that holds the data sets.
-        threads: of each process.
+        threads: threads of each process.
         quiet: show nothing but the result.
         json: print the plan or the written files as JSON on stdout, and the progress on stderr.
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from tcpvit.cli.scene_figures import draw_info, draw_split
-from tcpvit.cli.shortcuts import named_set
+from tcpvit.cli.shortcuts import scene_name
 from tcpvit.cli.show import show
 from tcpvit.data.files import data_root as resolve_root
 from tcpvit.data.scenes import Scene, SceneSplit, SceneStatistics, fit_statistics, make_split, open_scene
@@ -50,16 +50,16 @@ def scene(
         file: a cube (ENVI, MATLAB, HDF5, NumPy, TIFF, a folder of TIFFs), or a name as indian-pines or materials.
         labels: the file of the label map; known scenes have theirs.
         key: the array of FILE that is meant, where it holds several.
-        labels_key: likewise of the file of the labels.
-        kind: of the split. disjoint: whole fields train, and pixels near them are not tested; random: pixels
+        labels_key: the array of the label file that is meant, where it holds several.
+        kind: kind of split. disjoint: whole fields train, and pixels near them are not tested; random: pixels
             anywhere, so that test windows contain training pixels.
-        window: the width of the windows around the pixels.
-        seed: of the split.
-        share: of each class that a disjoint split gives to training.
-        cap: training pixels of a class in a disjoint split; 0: no limit.
-        fraction: of each class that a random split gives to training; 0.1 by default.
+        window: width of the window around each pixel.
+        seed: seed of the split.
+        share: share of each class that a disjoint split trains on.
+        cap: most training pixels of a class in a disjoint split; 0: no limit.
+        fraction: share of each class that a random split trains on; 0.1 by default.
         count: training pixels of each class in a random split, instead of a fraction.
-        val_fraction: of the training part that validates; 0: none.
+        val_fraction: share of the training part that validates; 0: none.
         out: the file that `split` writes, NAME_KIND_SEED.npz by default.
         images: draw figures into this folder: false colours, classes and spectra, or the split.
         data_root: the folder that holds known scenes; by default TCPVIT_DATA, else the cache.
@@ -72,10 +72,8 @@ def scene(
         tcpvit scene split cube.npy --labels labels.npy --kind random --fraction 0.2 --window 5
     """
     check_writable(*([] if out is None else [out]), *([] if images is None else [images / "figure"]))
-    name = named_set(None, file, {})
-    assert name is not None
     opened = open_scene(
-        name,
+        scene_name(file),
         resolve_root(data_root),
         labels=None if labels is None else str(labels),
         key=key,
@@ -85,7 +83,11 @@ def scene(
         if out is not None:
             raise ValueError("--out is for `tcpvit scene split`; figures go into --images FOLDER")
         statistics = fit_statistics(opened, transductive=True)
-        tables = [_about(opened), *([_classes(opened)] if opened.labels is not None else []), _energy(statistics)]
+        tables = [
+            _about(opened),
+            *([_classes(opened)] if opened.labels is not None and opened.labels.any() else []),
+            _energy(statistics),
+        ]
         drawn = draw_info(opened, statistics, images) if images is not None else []
     else:
         options: dict[str, Any] = {"fraction": fraction, "counts": count} if kind == "random" else {}
@@ -105,7 +107,7 @@ def scene(
 
 
 def _about(scene: Scene) -> Table:
-    table = Table("scene", scene.name, ["", ""])
+    table = Table("scene", scene.name, ["property", "value"])
     height, width, bands = scene.shape
     table.add("pixels", f"{height} rows × {width} columns")
     unused = bands - len(scene.good_bands)
@@ -116,13 +118,12 @@ def _about(scene: Scene) -> Table:
         table.add("wavelengths", f"{scene.wavelengths.min():g} to {scene.wavelengths.max():g} nm")
     red, green, blue = (band + 1 for band in composite_bands(scene))
     table.add("false colours", f"bands {red}, {green}, {blue} as red, green, blue")
-    place = "none" if scene.georeference is None else f"as in {scene.georeference.kind.upper()}"
-    table.add("georeference", place)
+    table.add("georeference", "none" if scene.georeference is None else scene.georeference.format)
     if scene.labels is None:
         table.add("labels", "none; give them with --labels FILE")
     else:
         labelled = int((scene.labels > 0).sum())
-        table.add("labels", f"{labelled:,} pixels in {scene.num_classes} classes")
+        table.add("labels", f"{labelled:,} pixels in {scene.num_classes} classes" if labelled else "none: all are 0")
     if scene.missing is not None:
         table.add("no data", f"{int(scene.missing.sum()):,} pixels, {scene.unmeasured:,} of them labelled")
     if scene.source is not None:

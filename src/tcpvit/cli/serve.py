@@ -44,9 +44,9 @@ def serve(
         batch_size: images in one forward pass at most; 1 computes them one by one.
         max_wait: milliseconds that the first image of a batch waits for others.
         queue: images that may wait; beyond them the answer is 503.
-        max_megabytes: of the body of a request; longer ones are answered with 413.
-        max_megapixels: of an image; larger ones are answered with 413.
-        weights: of a run, those of its best or its last epoch.
+        max_megabytes: largest body of a request; longer ones are answered with 413.
+        max_megapixels: largest image; larger ones are answered with 413.
+        weights: which weights of a run, those of the best or of the last epoch.
 
     Examples:
         tcpvit serve tcp_vit_cifar_plus

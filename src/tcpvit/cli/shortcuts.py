@@ -7,8 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tcpvit.data.registry import FOLDERS, SCENE, is_scene
+from tcpvit.data.folder import SIZE
+from tcpvit.data.registry import FOLDER, FOLDERS, SCENE, is_scene
+from tcpvit.models import SegmenterConfig, list_models, model_config
 from tcpvit.training import Recipe
+from tcpvit.validation import within
 
 KEYS = {
     "model": "model.name",
@@ -28,6 +31,8 @@ KEYS = {
 def overrides_of(recipe: Recipe, flags: Mapping[str, Any], words: Sequence[str]) -> list[str]:
     """The overrides of the options that were given (not None), then those of --set; the two may not disagree.
 
+    Images of one's own folder get the size that the model is for, unless another is named.
+
     >>> overrides_of(Recipe(), {"lr": 0.1, "epochs": None}, ["seed=1"])
     ['optimizer.lr=0.1', 'seed=1']
     """
@@ -40,7 +45,19 @@ def overrides_of(recipe: Recipe, flags: Mapping[str, Any], words: Sequence[str])
     for word, (key, value) in list(zip(both, recipe.resolve(both), strict=True))[len(short) :]:
         if key in given and value != _plain(given[key]):
             raise ValueError(f"{options[key]} {given[key]} and --set {word} disagree; give one of them")
-    return both
+    return [*both, *_size_of_model(recipe.override(both))]
+
+
+def _size_of_model(recipe: Recipe) -> list[str]:
+    """The image size of a classifier that is not for the size that folders have by default."""
+    if not recipe.data.name.startswith(FOLDER) or recipe.data.image_size or recipe.model.name not in list_models():
+        return []
+    with within("model.options"):
+        config = model_config(recipe.model.name, **recipe.model.options)
+    is_square = config.ndim == 2 and len(set(config.image_shape)) == 1
+    if isinstance(config, SegmenterConfig) or not is_square or config.image_shape[0] == SIZE:
+        return []
+    return [f"data.image_size={config.image_shape[0]}"]
 
 
 def short_words(flags: Mapping[str, Any]) -> list[str]:
@@ -55,17 +72,24 @@ def short_words(flags: Mapping[str, Any]) -> list[str]:
 def named_set(data: str | None, scene: str | None, of_scene: Mapping[str, Any]) -> str | None:
     """The set that --data or --scene names; options `of_scene` are refused for other sets.
 
-    >>> named_set(None, "field.hdr", {}), named_set(None, "indian-pines", {}), named_set("cifar10", None, {})
-    ('scene:field.hdr', 'indian-pines', 'cifar10')
+    >>> named_set(None, "field.hdr", {}), named_set("cifar10", None, {})
+    ('scene:field.hdr', 'cifar10')
     """
     if scene is not None and data is not None:
         raise ValueError("--scene and --data both name a set; give one of them")
     given = [f"--{name}" for name, value in of_scene.items() if value is not None]
     if given and scene is None and data is not None and not is_scene(data):
         raise ValueError(f"{given[0]} is for scenes, but {data} is none; name one with --scene FILE")
-    if scene is None or is_scene(scene):
-        return data if scene is None else scene
-    return f"{SCENE}{scene}"
+    return data if scene is None else scene_name(scene)
+
+
+def scene_name(scene: str) -> str:
+    """The name of the set that a scene is: its own, or that of its file.
+
+    >>> scene_name("materials"), scene_name("field.hdr")
+    ('materials', 'scene:field.hdr')
+    """
+    return scene if is_scene(scene) else f"{SCENE}{scene}"
 
 
 def _plain(value: Any) -> Any:

@@ -61,7 +61,7 @@ def tensorize(
     quiet: bool = False,
     json: bool = False,
 ) -> Report:
-    """Convert a model to its c-product counterpart, say what became of each layer, and win accuracy back.
+    """Convert a model to its c-product counterpart, or make a trained one smaller.
 
     With --keep and --calibrate a trained model is made smaller and still works: its layers are fitted to real inputs,
     under one budget, and both models are compared on inputs that were held out.

@@ -60,19 +60,20 @@ def train(
     error.
 
     Args:
-        recipe: paper-classification, paper-segmentation, tuned-classification, scene, demo, or a YAML file; with
-            --model, --data or --scene it may be left out, and is then that of the task.
-        task: instead of a recipe, that of a task: tuned-classification, paper-segmentation or scene.
+        recipe: paper-classification, paper-segmentation, tuned-classification, scene, demo, or a YAML file; it may be
+            left out with --model, --data or --scene, which say what the task is.
+        task: the task in place of a recipe: classification stands for tuned-classification, segmentation for
+            paper-segmentation, scene for scene.
         model: a preset that `tcpvit models` lists, short for --set model.name=MODEL.
         pretrained: fine-tune the weights that come with the package, short for --set model.pretrained=true; for those
             of a run or of a saved model write --set model.pretrained=FOLDER. Positions are resampled to the size of the
             images, and other classes get a new head.
         data: a set in place of the recipe's, as cifar10 or folder:PATH; it comes with its own options.
         scene: a scene of many bands, a file or a name as indian-pines, short for --data scene:FILE.
-        labels: the file of its label map, short for --set data.options.labels=FILE.
-        split: disjoint, random, masks, or a split that `tcpvit scene split` saved, short for
+        labels: the label map of the scene, a file; short for --set data.options.labels=FILE.
+        split: split of the scene: disjoint, random, masks, or one that `tcpvit scene split` saved, short for
             --set data.options.split=SPLIT.
-        window: the width of the windows around its pixels, short for --set data.image_size=WINDOW.
+        window: width of the window around each pixel of the scene, short for --set data.image_size=WINDOW.
         epochs: short for --set schedule.epochs=EPOCHS.
         lr: the peak learning rate, short for --set optimizer.lr=LR.
         batch_size: short for --set data.batch_size=BATCH_SIZE.
@@ -80,7 +81,7 @@ def train(
         set: KEY=VALUE, a change to the recipe; may be repeated. A short key is enough where it means one thing, as lr,
             or an option of the model, as attention.
         keys: list all keys with their values in this recipe and their meaning, and train nothing.
-        name: of the folder in RUNS; by default made of recipe, model, data and seed.
+        name: name of the run, a folder in RUNS; by default made of recipe, model, data and seed.
         runs: the folder of all runs.
         resume: the folder of a run to resume, instead of a recipe.
         overwrite: replace a run of the same name.
@@ -92,8 +93,8 @@ def train(
         tcpvit train demo
         tcpvit train demo --model std_vit_cifar --epochs 3 --name short
         tcpvit train paper-classification --data cifar10 --set seed=1
-        tcpvit train tuned-classification --data folder:images --set data.image_size=32
-        tcpvit train --model tcp_vit_cifar_plus --pretrained --data folder:images --set data.image_size=32 --epochs 5
+        tcpvit train tuned-classification --data folder:images
+        tcpvit train --model tcp_vit_cifar_plus --pretrained --data folder:images --epochs 5
         tcpvit train --task segmentation --data folder:scans --model tcp_vit_pet_full
         tcpvit train --scene cube.npy --labels labels.npy --split random --name field
         tcpvit train --resume runs/short

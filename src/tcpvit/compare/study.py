@@ -83,11 +83,6 @@ class Finished:
         return cls(folder, result, run.read_metrics(), sessions, images)
 
 
-def train_by_recipe(run: Planned, recipe: Recipe, folder: Path, progress: Progress) -> None:
-    """Train by the recipe, or resume the run."""
-    train_once(recipe, folder, progress=progress)
-
-
 @dataclass(frozen=True)
 class Study:
     """`planned`, the most important runs first; `measured` turns a finished run into the numbers of its task."""
@@ -96,7 +91,7 @@ class Study:
     planned: Callable[[], Sequence[Planned]]
     measured: Callable[[Finished], Record]
     write: Callable[[Places], list[Path]]  # tables and figures from the records
-    train: Callable[[Planned, Recipe, Path, Progress], None] = train_by_recipe
+    train: Callable[[Planned, Recipe, Path, Progress], None] | None = None  # None: by the training engine
     work: Callable[..., list[Planned]] | None = None  # None: the function `work`, for runs of the training engine
 
 
@@ -190,7 +185,10 @@ def work(
             continue
         progress.message(f"{run.key}: {recipe.model.name}, {recipe.schedule.epochs} epochs")
         try:
-            study.train(run, recipe, folder, progress)
+            if study.train:
+                study.train(run, recipe, folder, progress)
+            else:
+                train_once(recipe, folder, progress=progress)
         except Busy as busy:
             progress.message(f"{busy}; on to the next one")
             continue

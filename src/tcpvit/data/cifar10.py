@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from tcpvit.data.files import FileCheck, Resource, Source, check_files, locate
+from tcpvit.data.files import FileCheck, Resource, Source, check_files
 from tcpvit.data.image_set import ImageSet, Splits
 from tcpvit.data.subsets import paper_subset
 
@@ -50,11 +50,6 @@ _ALLOWED = {
     ("numpy", "dtype"): np.dtype,
 }
 ROW = 3 * 32 * 32  # bytes of an image, red then green then blue
-
-
-def find(root: Path) -> Path | None:
-    """The folder of the binary release under `root`, else of the python release."""
-    return locate(root, "data_batch_1.bin", HOMES) or locate(root, "data_batch_1", HOMES)
 
 
 def check(folder: Path) -> list[FileCheck]:
@@ -131,7 +126,8 @@ SOURCE = Source(
     home="",
     resources=RESOURCES,
     default_split="official",
-    find=find,
+    markers=("data_batch_1.bin", "data_batch_1"),  # of the binary release, else of the python one
+    homes=HOMES,
     check=check,
     load=load,
 )

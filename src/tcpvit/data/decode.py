@@ -144,7 +144,7 @@ def _open(path: str | io.BytesIO) -> Image.Image:
     except Image.DecompressionBombError:
         raise ValueError(f"more than {MAX_PIXELS:,} pixels; cut it into tiles") from None
     except UnidentifiedImageError:
-        raise UnidentifiedImageError(f"cannot identify it as an image: it is none of {', '.join(FORMATS)}") from None
+        raise UnidentifiedImageError(f"no image: it is none of {', '.join(FORMATS)}") from None
 
 
 def _is_turned(image: Image.Image) -> bool:

@@ -6,7 +6,7 @@ import hashlib
 import os
 import shutil
 import tarfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Literal
@@ -57,11 +57,19 @@ class Source:
     home: str  # the folder under the data root that its files are unpacked into
     resources: tuple[Resource, ...]
     default_split: Split
-    find: Callable[[Path], Path | None]  # the set's folder under a data root
+    markers: tuple[str, ...]  # a folder that holds one of these files holds the set
+    homes: tuple[str, ...]  # the folders under a data root where it may be, beside the root itself
     check: Callable[[Path], list[FileCheck]]
     load: Callable[..., Splits]
     is_needed: Callable[[str], bool] = lambda member: True  # which members of its archives are unpacked
     optional: tuple[Resource, ...] = ()  # fetched when asked for
+
+    def find(self, root: Path) -> Path | None:
+        """The set's folder under a data root: the first that holds the first of the markers, and so on."""
+        places = (
+            root / home for marker in self.markers for home in ("", *self.homes) if (root / home / marker).is_file()
+        )
+        return next(places, None)
 
 
 def words(listed: str) -> tuple[str, ...]:
@@ -87,11 +95,6 @@ def data_root(root: str | Path | None = None) -> Path:
     if not cache.is_absolute():
         raise ValueError(f"this user has no home folder to keep data sets in; name one by {ENVIRONMENT} or --data-root")
     return cache
-
-
-def locate(root: Path, marker: str, homes: Sequence[str]) -> Path | None:
-    """The first of root/home (and root itself) that holds the file `marker`."""
-    return next((root / home for home in ("", *homes) if (root / home / marker).is_file()), None)
 
 
 def md5_of(path: Path) -> str:

@@ -21,6 +21,7 @@ from tcpvit.progress import Progress
 from tcpvit.validation import Count, Flag, Maybe, Natural, Seed, Share, Text
 
 MEMORY_LIMIT = 2 * 1024**3  # bytes of decoded images beyond which a folder is streamed from disk
+SIZE = 224  # pixels: each image is made square, with this side
 LOOKED_AT = 1000  # images that the statistics of a streamed set are computed from
 
 
@@ -29,7 +30,7 @@ def load(
     *,
     seed: Seed = 0,
     stratified: Flag = True,
-    image_size: Count = 224,
+    image_size: Count = SIZE,
     val_fraction: Maybe[Share] = None,
     fit: Fit = "crop",
     on_bad: OnBad = "stop",

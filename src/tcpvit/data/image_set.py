@@ -5,12 +5,10 @@ Volumes and clips are images of three axes, (N, C, T, H, W).
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -19,7 +17,6 @@ import torch.nn.functional as F
 from torch import Tensor
 from typing_extensions import Self
 
-from tcpvit.files import write_atomically
 from tcpvit.memory import check_memory
 
 IGNORE = 255  # the value of a mask's pixels that no loss and no metric counts
@@ -213,10 +210,6 @@ class Splits:
         """Which images of which published part each part holds, ready for JSON."""
         return {name: {"source": part.source, "indices": part.indices.tolist()} for name, part in self.parts().items()}
 
-    def save_indices(self, path: str | Path) -> None:
-        """Write `indices()` as JSON, to keep with a run."""
-        write_atomically(Path(path), f"{json.dumps(self.indices())}\n".encode())
-
 
 def concatenate(sets: Sequence[ImageSet], source: str) -> ImageSet:
     """Several sets of the same classes and shape as one; `indices` count through them in order."""
@@ -228,11 +221,6 @@ def concatenate(sets: Sequence[ImageSet], source: str) -> ImageSet:
         indices=torch.arange(sum(map(len, sets))),
         notes=tuple(dict.fromkeys(note for part in sets for note in part.notes)),
     )
-
-
-def resize_volumes(volumes: Tensor, size: tuple[int, ...]) -> Tensor:
-    """(N, C, t, h, w) -> (N, C, *size) of the same type, averaged where it shrinks."""
-    return _as_type(_interpolate(volumes.float(), size), volumes.dtype)
 
 
 def _sides(size: int | tuple[int, ...], axes: int) -> tuple[int, ...]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Literal, get_args
 
 import numpy as np
@@ -240,9 +242,23 @@ def why(path: str, error: Exception) -> str:
 
 
 def list_bad(bad: Sequence[str], total: int) -> str:
-    """How many files are bad, and the first of them by name."""
+    """How many files are bad, and the first of them by name; a reason that many share stands behind the last of them.
+
+    >>> list_bad([f"{name}.png (grey)" for name in "abcd"], 9)
+    '4 of 9 files cannot be used: a.png, b.png, c.png, d.png (grey)'
+    """
+    by_reason: dict[str, list[str]] = {}
+    for sentence in bad[:NAMED]:
+        found = re.fullmatch(r"(.+?\.\w+)( \(.+\))", sentence, re.DOTALL)  # as `why` writes it
+        file, reason = found.groups() if found else (sentence, "")
+        by_reason.setdefault(reason, []).append(file)
+    groups = [
+        [", ".join(files) + reason] if len(files) > 3 else [file + reason for file in files]
+        for reason, files in by_reason.items()
+    ]
+    named = ", ".join(chain(*groups))
     more = f" and {len(bad) - NAMED} more" if len(bad) > NAMED else ""
-    return f"{len(bad)} of {total:,} files cannot be used: {printable(', '.join(bad[:NAMED]))}{more}"
+    return f"{len(bad)} of {total:,} files cannot be used: {printable(named)}{more}"
 
 
 def _by(size: tuple[int, int]) -> str:

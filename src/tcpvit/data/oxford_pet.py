@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from tcpvit.data.files import FileCheck, Resource, Source, locate
+from tcpvit.data.files import FileCheck, Resource, Source
 from tcpvit.data.image_set import ImageSet, Splits
 from tcpvit.data.images import ImageFiles, OnBad, in_memory
 from tcpvit.data.subsets import draw, fraction_sizes
@@ -30,11 +30,6 @@ RESOURCES = (
     Resource(_ADDRESS + "images.tar.gz", "5c4f3ee8e5d25df40f4fd59a7f44e54c", 791_918_971),
     Resource(_ADDRESS + "annotations.tar.gz", "95a8c909bbe2e81eed6a22bccdf3f68f", 19_173_078),
 )
-
-
-def find(root: Path) -> Path | None:
-    """The folder that holds images/ and annotations/."""
-    return locate(root, "annotations/list.txt", HOMES)
 
 
 def is_needed(member: str) -> bool:
@@ -130,7 +125,8 @@ SOURCE = Source(
     home="oxford-iiit-pet",
     resources=RESOURCES,
     default_split="paper",
-    find=find,
+    markers=("annotations/list.txt",),
+    homes=HOMES,
     check=check,
     load=load,
     is_needed=is_needed,

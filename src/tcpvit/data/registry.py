@@ -154,7 +154,9 @@ def _loader(name: str) -> Callable[..., Splits]:
 def get_source(name: str) -> Source:
     """The published set of this name."""
     if name not in SOURCES:
-        raise ValueError(f"there is no set {name!r}{did_you_mean(name, list_datasets())}")
+        if Path(name).is_dir():
+            raise ValueError(f"there is no set {name!r}; for your own images in that folder write {FOLDER}{name}")
+        raise ValueError(f"there is no set {name!r}{did_you_mean(name, list_datasets(), 'tcpvit data')}")
     return SOURCES[name]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from tcpvit.data.files import FileCheck, Resource, Source, check_files, locate
+from tcpvit.data.files import FileCheck, Resource, Source, check_files
 from tcpvit.data.image_set import ImageSet, Splits, concatenate, resize_images
 from tcpvit.data.subsets import PAPER_TEST, PAPER_TRAIN, draw_parts
 from tcpvit.validation import Count
@@ -28,11 +28,6 @@ FILES = {
     "test_X.bin": "7f263ba9f9e0b06b93213547f721ac82",
     "test_y.bin": "36f9794fa4beb8a2c72628de14fa638e",
 }
-
-
-def find(root: Path) -> Path | None:
-    """The folder that holds train_X.bin."""
-    return locate(root, "train_X.bin", HOMES)
 
 
 def check(folder: Path) -> list[FileCheck]:
@@ -74,7 +69,8 @@ SOURCE = Source(
     home="",
     resources=RESOURCES,
     default_split="paper",
-    find=find,
+    markers=("train_X.bin",),
+    homes=HOMES,
     check=check,
     load=load,
     is_needed=is_needed,

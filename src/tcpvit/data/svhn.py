@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from tcpvit.data.files import FileCheck, Resource, Source, check_files, locate
+from tcpvit.data.files import FileCheck, Resource, Source, check_files
 from tcpvit.data.image_set import ImageSet, Splits, concatenate
 from tcpvit.data.subsets import paper_subset
 from tcpvit.errors import import_extra
@@ -22,11 +22,6 @@ TRAIN = Resource(_ADDRESS + "train_32x32.mat", "e26dedcc434d2e4c54c9b2d4a06d8373
 TEST = Resource(_ADDRESS + "test_32x32.mat", "eb5a983be6a315427106f1b164d9cef3", 64_275_384)
 EXTRA = Resource(_ADDRESS + "extra_32x32.mat", "a93ce644f1a588dc4d68dda5feec44a7", 1_329_278_602)
 RESOURCES = (TRAIN, TEST)
-
-
-def find(root: Path) -> Path | None:
-    """The folder that holds train_32x32.mat."""
-    return locate(root, TRAIN.filename, HOMES)
 
 
 def check(folder: Path) -> list[FileCheck]:
@@ -70,7 +65,8 @@ SOURCE = Source(
     home="svhn",
     resources=RESOURCES,
     default_split="official",
-    find=find,
+    markers=(TRAIN.filename,),
+    homes=HOMES,
     check=check,
     load=load,
     optional=(EXTRA,),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tcpvit.figures.style import BLUE, FAINT, INK, ORANGE, SKY, house_style
+from tcpvit.figures.style import BLUE, FAINT, INK, ORANGE, SKY, house_style, show_image
 from tcpvit.fonts import Letters, letters_for
 
 if TYPE_CHECKING:
@@ -207,6 +207,5 @@ def spotlight(pixels: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 
 def _show(panel: Any, image: np.ndarray) -> None:
-    small = max(image.shape[:2]) < 100
     mono: dict[str, Any] = {"cmap": "gray_r", "vmin": 0, "vmax": 1} if image.ndim == 2 else {}
-    panel.imshow(image, interpolation="nearest" if small else "antialiased", aspect="auto", **mono)
+    show_image(panel, image, aspect="auto", **mono)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from tcpvit.figures.style import BLUE, FAINT, house_style
+from tcpvit.figures.style import BLUE, FAINT, house_style, show_image
 from tcpvit.fonts import letters_for, shorten
 
 if TYPE_CHECKING:
@@ -16,7 +16,6 @@ CELL, CAPTION, GAP = 0.95, 0.32, 0.08  # inches
 PLAIN: dict[str, Any] = {"parse_math": False}  # files and classes may be called $_$
 WIDEST = 36  # letters of a caption
 SMALL_LETTER = 0.048  # inches: the width of a small one
-SMALL = 100  # pixels: smaller images are enlarged pixel by pixel
 
 
 def draw_sheet(images: Sequence[Any], captions: Sequence[tuple[str, str]], *, columns: int = 8) -> Figure:
@@ -48,7 +47,7 @@ def draw_sheet(images: Sequence[Any], captions: Sequence[tuple[str, str]], *, co
             middle, bottom = (column + 0.5) * cell + GAP / 2, height - (row + 1) * (CELL + CAPTION) + GAP
             panel = figure.add_axes(((middle - side / 2) / width, bottom / height, side / width, side / height))
             panel.set_axis_off()
-            _show(panel, image)
+            show_image(panel, image)
             x, y = middle / width, bottom + side
             figure.text(x, (y + 0.16) / height, bold[i], ha="center", weight="bold", **PLAIN)
             file = shorten(small[i], int((cell - GAP) / SMALL_LETTER))
@@ -64,7 +63,7 @@ def draw_labelled(image: Any, labels: Sequence[str], probabilities: Sequence[flo
         left, right = figure.add_axes((0.02, 0.04, 0.44, 0.84)), figure.add_axes((0.51, 0.04, 0.45, 0.84))
         for panel in (left, right):
             panel.set_axis_off()
-        _show(left, image)
+        show_image(left, image)
         rows = range(len(labels))
         right.barh(rows, [1] * len(labels), 0.3, color=FAINT)
         right.barh(rows, probabilities, 0.3, color=BLUE)
@@ -85,8 +84,3 @@ def _inches(figure: Figure, text: str, **style: Any) -> float:
     extent = drawn.get_window_extent(FigureCanvasAgg(figure).get_renderer())
     drawn.remove()
     return extent.width / figure.dpi
-
-
-def _show(panel: Any, image: Any) -> None:
-    enlarged = max(image.shape[:2]) < SMALL
-    panel.imshow(image, interpolation="nearest" if enlarged else "antialiased")

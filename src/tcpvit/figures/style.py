@@ -27,6 +27,7 @@ MODELS: tuple[dict[str, Any], ...] = (
     {"color": PINK, "linestyle": ":"},
 )
 DPI = 200  # of images
+SMALL = 100  # pixels: smaller images are enlarged pixel by pixel
 _RC = {
     "font.size": 8,
     "axes.titlesize": 8.5,
@@ -71,6 +72,12 @@ def house_style(families: Sequence[str] = (HOUSE,)) -> Iterator[type[Figure]]:
 
     with matplotlib.rc_context(_RC | {"font.family": list(families)}):  # type: ignore[arg-type]
         yield Figure
+
+
+def show_image(panel: Any, image: Any, **options: Any) -> None:
+    """Show pixels (H, W, 3) or (H, W) on a panel, small images without blur."""
+    small = max(image.shape[:2]) < SMALL
+    panel.imshow(image, interpolation="nearest" if small else "antialiased", **options)
 
 
 def save_figure(figure: Figure, path: Path, endings: Sequence[str] = ("svg", "png")) -> list[Path]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from tcpvit.data import Splits
+from tcpvit.data import Images, Splits
 from tcpvit.data.workers import lost_workers_explained
 from tcpvit.inference.loading import LoadedModel, Weights, load_model
 from tcpvit.tables import Table, percent, render
@@ -104,6 +104,7 @@ def measure(
             check_fit(trained.name, trained.config, images)
         else:
             trained.try_on(images)
+        _check_classes(trained, images)
         task = task_for(images)
         batches = build_batches(recipe, images, device, training=False, rank=world.rank, world_size=world.size)
         begin = time.monotonic()
@@ -114,6 +115,17 @@ def measure(
     return Evaluation(
         trained.name, images.source, len(images), seconds, images.classes, metrics, notes, unit=images.unit
     )
+
+
+def _check_classes(trained: LoadedModel, images: Images) -> None:
+    """Raise if the set has more or fewer classes than the model; other names are allowed, and noted."""
+    known = (trained.preprocessing or {}).get("classes", images.classes)
+    if len(known) != len(images.classes):
+        raise ValueError(
+            f"{trained.name} was trained on {len(known)} classes ({', '.join(map(str, known[:5]))}"
+            f"{', …' if len(known) > 5 else ''}), but {images.source} has {len(images.classes)}; train one for "
+            "these with `tcpvit train --data`"
+        )
 
 
 def recipe_for(trained: LoadedModel, dataset: str | None) -> Recipe:

@@ -180,7 +180,8 @@ def load_model(target: str | Path, weights: Weights = "best", *, model: nn.Modul
         return LoadedModel(str(target), from_pretrained(saved), recipe, preprocessing, card_facts(str(target)))
     if str(target) not in list_models():
         raise ValueError(
-            f"{str(target)!r} is no run folder, no saved model and no preset{did_you_mean(str(target), list_models())}"
+            f"{str(target)!r} is no run folder, no saved model and no preset"
+            f"{did_you_mean(str(target), list_models(), 'tcpvit models')}"
         )
     return LoadedModel(str(target), create_model(str(target)).eval())
 

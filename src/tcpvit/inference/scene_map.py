@@ -49,12 +49,16 @@ class SceneMap:
             sure = f"{sums[k] / counts[k]:.2f}" if counts[k] else None
             table.add(name, int(counts[k]), f"{100 * counts[k] / self.classes.size:.1f} %", sure)
         table.notes.append(f"{self.classes.size:,} pixels in {self.seconds:.1f} s")
-        if counts[0]:
-            lacking = 0 if self.scene.missing is None else int(self.scene.missing.sum())
-            no_numbers = int(counts[0]) - lacking
-            reasons = {"they have no data": lacking, "their windows hold values that are no finite numbers": no_numbers}
-            table.notes += [f"{number:,} pixels left out: {why}" for why, number in reasons.items() if number]
+        table.notes += _left_out(self.classes, self.scene)
         return table
+
+
+def _left_out(classes: NDArray[np.integer[Any]], scene: Scene) -> list[str]:
+    """How many pixels have no class, and why."""
+    lacking = 0 if scene.missing is None else int(scene.missing.sum())
+    no_numbers = int((classes == 0).sum()) - lacking
+    reasons = {"they have no data": lacking, "their windows hold values that are no finite numbers": no_numbers}
+    return [f"{number:,} pixels left out: {why}" for why, number in reasons.items() if number]
 
 
 @torch.inference_mode()
@@ -88,6 +92,8 @@ def classify_scene(
         confidence[rows, columns] = sure.nan_to_num(0).cpu().numpy()
     if scene.missing is not None:
         classes[scene.missing], confidence[scene.missing] = 0, 0
+    if not classes.any():
+        raise ValueError(f"{scene.name} has no pixel that can be classified: {', '.join(_left_out(classes, scene))}")
     known = replace(
         scene, labels=None, class_names=tuple(about["classes"]), colours=tuple(map(tuple, about["scene"]["colours"]))
     )

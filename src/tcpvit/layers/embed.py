@@ -52,7 +52,7 @@ def patch_grid(size: Sequence[int], patch: Patch) -> tuple[int, ...]:
             raise ValueError(
                 f"{'an image' if len(size) == 2 else 'a volume'} of {by(size)} does not divide into patches of {shown}"
                 f": its {axis} {length} is no multiple of {side}; resize or pad it to "
-                f"{f'{less} or ' if less else ''}{less + side}"
+                f"{f'{less} or ' if less else ''}{less + side}, or change patch_size"
             )
     return tuple(length // side for length, side in zip(size, sides, strict=True))
 

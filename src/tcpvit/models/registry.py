@@ -43,7 +43,7 @@ def model_config(name: str, **options: Any) -> Any:
     2
     """
     if name not in PRESETS:
-        raise ValueError(f"no model is called {name!r}{did_you_mean(name, list_models())}")
+        raise ValueError(f"no model is called {name!r}{did_you_mean(name, list_models(), 'tcpvit models')}")
     return override(PRESETS[name], options)
 
 
@@ -103,6 +103,7 @@ def twin_name(name: str) -> str:
     >>> twin_name("tcp_vit_cifar"), twin_name("tcp_vit_pet_full")
     ('std_vit_cifar', 'std_vit_pet')
     """
+    model_config(name)  # an error if there is no such model
     kind, _, rest = name.partition("_")
     twin = f"{'std' if kind == 'tcp' else 'tcp'}_{rest}"
     found = twin

@@ -233,8 +233,12 @@ def _read(name: str | Path) -> str:
     if str(name) in list_recipes():
         return (SHIPPED / f"{name}.yaml").read_text(encoding="utf-8")
     path = Path(name)
+    if path.is_dir():
+        raise ValueError(
+            f"{name} is a folder, and a recipe is a YAML file; to train on images write --data folder:{name}"
+        )
     if path.exists() and not path.is_file():
-        raise ValueError(f"{name} is a folder, a pipe or a device; a recipe is read from a YAML file")
+        raise ValueError(f"{name} is a pipe or a device; a recipe is read from a YAML file")
     if path.suffix in (".yaml", ".yml") or path.is_file():
         return read_text(path, LONGEST)
     raise ValueError(
@@ -269,9 +273,16 @@ def known_keys() -> list[str]:
 def _options(model: str, data: str) -> list[str]:
     """The full keys of the options of a model and a set that are known; keys of the recipe itself come first."""
     own = {name.rpartition(".")[2] for name in known_keys()}
-    of_model = [item.name for item in fields(model_config(model))] if model in list_models() else []
     of_data = [name for name in option_names(data) if name not in own]
+    of_model = _fields_of(model_config(model)) if model in list_models() else []
     return [f"model.options.{name}" for name in of_model] + [f"data.options.{name}" for name in of_data]
+
+
+def _fields_of(config: Any) -> list[str]:
+    """The fields of a config, and those of the configs inside it that are called as none of its own."""
+    own = {item.name: getattr(config, item.name) for item in fields(config)}
+    inside = {name: [item.name for item in fields(value)] for name, value in own.items() if is_dataclass(value)}
+    return [*own, *(f"{name}.{field}" for name, known in inside.items() for field in known if field not in own)]
 
 
 def _leaves(content: Mapping[str, Any], prefix: str = "") -> Iterable[str]:

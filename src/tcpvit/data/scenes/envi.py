@@ -109,8 +109,8 @@ def _map_values(header: Header, header_path: Path, path: Path) -> NDArray[Any]:
     if have != claimed:
         problem = "is cut short or its header is wrong" if have < claimed else "is longer than its header says"
         raise ValueError(
-            f"{path} {problem}: {lines} lines × {samples} samples × {bands} bands of {dtype.itemsize} bytes "
-            f"after {offset} make {claimed:,} bytes, it has {have:,}"
+            f"{path} {problem}: in {header_path} {lines} lines × {samples} samples × {bands} bands of {dtype.itemsize} "
+            f"bytes after {offset} make {claimed:,} bytes, but there are {have:,}"
         )
     interleave = header.get("interleave", "bsq").lower()
     if interleave == "bsq":

@@ -55,7 +55,7 @@ def choose_key(
     arrays: Mapping[str, ArrayInfo], path: Path, *, dims: int, key: str | None, size: tuple[int, int] | None = None
 ) -> str:
     """The array that is meant: `key`, or the only one with `dims` dimensions; of `size` where several have."""
-    listed = ", ".join(f"{name} {'×'.join(map(str, info.shape))} {info.kind}" for name, info in arrays.items())
+    listed = _listed(arrays)
     if key is not None:
         if key not in arrays:
             raise ValueError(f"{path} has no array {key!r}{did_you_mean(key, arrays)}")
@@ -68,9 +68,17 @@ def choose_key(
     found = same_size if len(fitting) > 1 and same_size else fitting
     if len(found) == 1:
         return found[0]
-    problem = "no array that is" if not found else f"{len(found)} arrays that could be"
-    advice = "" if not found else "; say which one with key="
-    raise ValueError(f"{path} has {problem} {_wanted(dims)}: it holds {listed or 'nothing'}{advice}")
+    if not found:
+        raise ValueError(f"{path} has no array that is {_wanted(dims)}: it holds {listed or 'nothing'}")
+    several = _listed({name: arrays[name] for name in found})
+    option = "key" if dims == CUBE else "labels_key"
+    raise ValueError(
+        f"{path} has {len(found)} arrays that could be {_wanted(dims)}: {several}; say which one with {option}=NAME"
+    )
+
+
+def _listed(arrays: Mapping[str, ArrayInfo]) -> str:
+    return ", ".join(f"{name} {'×'.join(map(str, info.shape))} {info.kind}" for name, info in arrays.items())
 
 
 def _fits(info: ArrayInfo, dims: int) -> bool:

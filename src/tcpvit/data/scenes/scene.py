@@ -25,6 +25,11 @@ class Georeference:
     kind: Literal["envi", "geotiff"]
     entries: Mapping[Any, Any]
 
+    @property
+    def format(self) -> str:
+        """The format's name as people write it."""
+        return {"envi": "ENVI", "geotiff": "GeoTIFF"}[self.kind]
+
 
 @dataclass(frozen=True, eq=False)
 class Scene:

@@ -73,8 +73,12 @@ class SceneSplit:
         check_window(self.window)
         for part in ("train", "test"):
             if not (self.codes == CODES[part]).any():
-                advice = "; take a smaller window or share, or a random split" if self.kind == "disjoint" else ""
-                raise ValueError(f"the {self.kind} split has no {part} pixels{advice}")
+                advice = {
+                    "disjoint": "take a smaller window or share, or a random split",
+                    "random": f"label more pixels than train ({FEWEST} of each class at least), or change counts",
+                    "masks": f"give a {part} mask that has some",
+                }[self.kind]
+                raise ValueError(f"the {self.kind} split has no {part} pixels; {advice}")
         if self.kind == "disjoint" and self.shared_windows:
             raise AssertionError(f"{self.shared_windows} test windows share pixels with training windows")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -36,7 +36,6 @@ class SceneStatistics:
     pixels: int
     transductive: bool
     components: Floats | None = None  # (P, bands), of the standardised spectra, by falling variance
-    explained: Floats | None = None  # the share of variance of each component
 
     @property
     def channels(self) -> int:
@@ -50,19 +49,6 @@ class SceneStatistics:
             "all pixels of the scene, test pixels included (transductive)" if self.transductive else "training pixels"
         )
         return f"{self.pixels:,} {which}"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, to be saved beside a model as JSON."""
-        return {name: v.tolist() if isinstance(v, np.ndarray) else v for name, v in vars(self).items()}
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> SceneStatistics:
-        """The statistics that `to_dict` wrote, to the last digit."""
-        names = {field.name for field in fields(cls)}
-        if set(values) != names:
-            raise ValueError(f"statistics of a scene have the values {sorted(names)}, got {sorted(values)}")
-        arrays = {n: np.array(v, np.intp if n == "bands" else float) for n, v in values.items() if isinstance(v, list)}
-        return cls(**(values | arrays))
 
     def apply(self, spectra: NDArray[Any]) -> NDArray[np.float32]:
         """Spectra (..., B) of the scene -> standardised (..., bands), or their coordinates on the principal axes."""
@@ -96,12 +82,12 @@ def fit_statistics(
     std = np.where(std > 0, std, 1.0)  # a band without variation says nothing, at any scale
     shares = frequency_energy(covariance)
     kept = int(np.searchsorted(np.cumsum(shares), energy - 1e-12) + 1)
-    axes, explained = (None, None) if components is None else _principal(covariance / np.outer(std, std), components)
+    axes = None if components is None else _principal_axes(covariance / np.outer(std, std), components)
     reason = (
         f"the first {kept} of {len(bands)} frequencies hold {shares[:kept].sum():.1%} of the variance of {number:,} "
         f"{'spectra of the whole scene' if transductive else 'training spectra'} (at least {energy:.0%} was asked)"
     )
-    return SceneStatistics(bands, mean, std, shares, kept, reason, number, transductive, axes, explained)
+    return SceneStatistics(bands, mean, std, shares, kept, reason, number, transductive, axes)
 
 
 def frequency_energy(covariance: Floats) -> Floats:
@@ -148,8 +134,9 @@ def _moments(scene: Scene, blocks: Iterator[Floats], transductive: bool) -> tupl
             bad = scene.good_bands[~finite.all(0)] + 1
             named = f"{', '.join(map(str, bad[:5]))}{f' and {len(bad) - 5} more' if len(bad) > 5 else ''}"
             raise ValueError(
-                f"{scene.name}: some {which} are not finite numbers; fill them, or mark their bands as bad (bbl of an "
-                f"ENVI header): band {named}"
+                f"{scene.name}: some {which} are not finite numbers; fill them, declare them as no data (data ignore "
+                f"value of an ENVI header, GDAL_NODATA of a TIFF: nan), or mark their bands as bad (bbl of an ENVI "
+                f"header): band {named}"
             )
         own = block.mean(0)
         centred, step = block - own, own - mean
@@ -160,10 +147,7 @@ def _moments(scene: Scene, blocks: Iterator[Floats], transductive: bool) -> tupl
     return number, mean, scatter / number
 
 
-def _principal(correlation: Floats, number: int) -> tuple[Floats, Floats]:
-    values, vectors = np.linalg.eigh(correlation)  # rising
-    axes = vectors[:, ::-1].T[:number]
-    signs = np.sign(
-        axes[np.arange(number), np.abs(axes).argmax(1)]
-    )  # the largest entry positive: one answer everywhere
-    return axes * signs[:, None], values[::-1][:number] / values.sum()
+def _principal_axes(correlation: Floats, number: int) -> Floats:
+    """(number, B), by falling variance; the largest entry of each is positive, so that the answer is unique."""
+    axes = np.linalg.eigh(correlation).eigenvectors[:, ::-1].T[:number]
+    return axes * np.sign(axes[np.arange(number), np.abs(axes).argmax(1)])[:, None]

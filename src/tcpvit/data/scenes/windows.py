@@ -172,7 +172,7 @@ class WindowSet(Images):
             row, column = chosen.pixels[bad].tolist()
             raise ValueError(
                 f"the window around row {row}, column {column} of {self.scene.name} holds values that are no finite "
-                f"numbers; fill them, mark their bands as bad, or take the label of the pixel away"
+                f"numbers; fill them, declare them as no data, or mark their bands as bad"
             )
         if crops is not None:
             windows = resample(windows, crop_boxes(crops, self.window, self.window), "bilinear")

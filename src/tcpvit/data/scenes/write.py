@@ -167,7 +167,7 @@ def _georeference(georeference: Georeference | None, kind: str, path: Path) -> A
     if georeference.kind != kind:
         ending = ".hdr" if georeference.kind == "envi" else ".tif"
         raise ValueError(
-            f"{path} cannot keep the scene's georeference, which came from {georeference.kind.upper()}: write {ending}"
+            f"{path} cannot keep the scene's georeference, which came from {georeference.format}: write {ending}"
         )
     return georeference.entries
 

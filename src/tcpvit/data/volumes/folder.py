@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from tcpvit.data.image_set import IGNORE, ImageSet, Splits, measure_statistics, resize_volumes
+from tcpvit.data.image_set import IGNORE, ImageSet, Splits, measure_statistics, resize_images
 from tcpvit.data.images import Fit, raise_all
 from tcpvit.data.listing import part_folders, subfolders
 from tcpvit.data.subsets import draw, draw_parts, fraction_sizes
@@ -224,7 +224,7 @@ def window_corners(shape: Sequence[int], size: Sequence[int], overlap: float) ->
 def fitted(voxels: NDArray[Any], size: tuple[int, ...], fit: Fit) -> NDArray[Any]:
     """A volume (C, T, H, W) at `size`: resized, or its middle with nothing (the least value) around it."""
     if fit == "squash":
-        resized: NDArray[Any] = resize_volumes(torch.from_numpy(voxels)[None], size)[0].numpy()
+        resized: NDArray[Any] = resize_images(torch.from_numpy(voxels)[None], size)[0].numpy()
         return resized
     return _middle(padded(voxels, size, voxels.min()), size)
 

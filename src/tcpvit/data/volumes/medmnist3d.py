@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from tcpvit.data.files import FileCheck, Resource, Source, check_files, locate, words
+from tcpvit.data.files import FileCheck, Resource, Source, check_files, words
 from tcpvit.data.image_set import Splits, measure_statistics
 from tcpvit.data.scenes.arrays import read_npz
 from tcpvit.data.volumes.sets import RankedVolumes
@@ -74,11 +74,6 @@ def file_of(name: str, size: int) -> str:
     'adrenalmnist3d_64.npz'
     """
     return f"{name}{'_64' if size == 64 else ''}.npz"
-
-
-def find(name: str, root: Path) -> Path | None:
-    """The folder that holds the file of 64³ or of 28³."""
-    return locate(root, file_of(name, 64), HOMES) or locate(root, file_of(name, 28), HOMES)
 
 
 def check(name: str, folder: Path) -> list[FileCheck]:
@@ -144,7 +139,8 @@ def _source(name: str) -> Source:
         home="medmnist3d",
         resources=(Resource(address + file_of(name, 28), small, 0),),
         default_split="official",
-        find=partial(find, name),
+        markers=(file_of(name, 64), file_of(name, 28)),
+        homes=HOMES,
         check=partial(check, name),
         load=partial(load, name=name),
         optional=(Resource(address + file_of(name, 64), large, 0),),

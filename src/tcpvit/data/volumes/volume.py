@@ -28,15 +28,6 @@ class Volume:
     voxels: NDArray[Any]
     affine: NDArray[np.float64] | None = None  # as the file has it, before it was turned
 
-    @property
-    def spacing(self) -> tuple[float, ...] | None:
-        """Millimetres between slices, rows and columns."""
-        if self.affine is None:
-            return None
-        from tcpvit.data.volumes.nifti import turned_spacing
-
-        return turned_spacing(self.affine)
-
 
 def as_pixels(values: NDArray[Any], path: Path) -> NDArray[Any]:
     """Values of a type that sets know: uint8 and uint16 as they are, all others as float32, which must be finite."""
