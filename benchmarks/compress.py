@@ -247,21 +247,24 @@ def write_page() -> None:
     from experiments.pages import DOCS, fill, markdown
 
     speeds = {record["model"]: record["seconds"] for record in read(OUT / "speed")}
-    names = sorted({record["model"] for record in read()})
+    names = sorted({record["model"] for record in read()}, key=str.lower)
     print(fill(DOCS / "results" / "compress.md", {"compress": markdown(*(table(n, speeds.get(n, {})) for n in names))}))
 
 
 def table(name: str, seconds: dict[str, float]) -> Table:
     """A row for each method and how it was fitted; a half and a third beside each other."""
     found = {(r["method"], r["sequential"], r["minutes"], r["keep"]): r for r in read() if r["model"] == name}
-    each = [f"{column}, {keep}" for keep in KEEP for column in ("parameters", "quality", "speed")]
-    result = Table("compress", name, ["method", "fitted", *each, "CPU seconds"])
+    columns = [f"{column}, {keep}" for keep in KEEP for column in ("quality", "speed")]
+    result = Table("compress", _title(name, list(found.values())), ["method", "fitted", *columns, "CPU seconds"])
     original = _cells(found.get((ORIGINAL, False, 0.0, "1")), seconds, COPY)
     result.add(ORIGINAL, "", *original, *original, None)
     fitted = [(method, way, 0.0) for method in METHODS for way in (False, True)]
     refined = [(BEST, True, minutes) for minutes in sorted({r["minutes"] for r in read()}) if minutes]
     for method, way, minutes in [(PROJECTED, False, 0.0), (PLAIN_SVD, False, 0.0), *fitted, *refined]:
         pair = {keep: found.get((method, way, minutes, keep)) for keep in KEEP}
+        best = [found.get((BEST, way, minutes, keep)) for keep in KEEP]
+        if method != BEST and [r and r["forms"] for r in pair.values()] == [r and r["forms"] for r in best]:
+            continue  # the same models
         spent = [r["cpu_seconds"] for r in pair.values() if r and method in METHODS and not minutes]
         result.add(
             f"{method}, {minutes:g} minutes of refinement" if minutes else method,
@@ -273,12 +276,19 @@ def table(name: str, seconds: dict[str, float]) -> Table:
     return result
 
 
+def _title(name: str, records: Sequence[Record]) -> str:
+    """The model, and how many parameters the methods leave."""
+    sizes = {keep: sorted(r["parameters"] for r in records if r["keep"] == keep) for keep in ("1", *KEEP)}
+    words = [f"{sizes[keep][0]:,} to {sizes[keep][-1]:,} at {keep}" for keep in KEEP]
+    return f"{name}: {sizes['1'][0]:,} parameters, {', '.join(words)}"
+
+
 def _cells(record: Record | None, seconds: dict[str, float], timed: str) -> list[Cell]:
-    """Parameters, quality, and the speed over the original's."""
+    """Quality, and the speed over the original's."""
     if record is None:
-        return [None, None, None]
+        return [None, None]
     speed = Written(f"{seconds[ORIGINAL] / seconds[timed]:.2f}×") if timed in seconds else None
-    return [record["parameters"], Written(f"{record['quality']:.1f}"), speed]
+    return [Written(f"{record['quality']:.1f}"), speed]
 
 
 def main() -> None:
