@@ -113,7 +113,7 @@ def _explain_scene(loaded: LoadedModel, out: Path, json: bool) -> BandImportance
 
 def figure_of(loaded: LoadedModel, found: ExplainedFile) -> Any:
     """The figure of one image."""
-    about, explained = loaded.preparation(), found.explanation
+    about, explained, model = loaded.preparation(), found.explanation, _backbone(loaded)
     title = f"{Path(found.file).name}: {loaded.name}"
     slices = _slice_images(found.pixels, loaded) if explained.slices is not None else None
     segments = explained.logits.ndim > 1
@@ -134,7 +134,12 @@ def figure_of(loaded: LoadedModel, found: ExplainedFile) -> Any:
         _middle(other, first=1).astype(float) if segments else None,
         None if explained.by_depth is None else explained.by_depth.numpy(),
         "changes" if found.truth is None else "wrong",
+        "the class token looks" if model.num_prefix_tokens else "the patches look, on average",
     )
+
+
+def _backbone(loaded: LoadedModel) -> Any:
+    return getattr(loaded.model, "backbone", loaded.model)
 
 
 def _middle(labels: Tensor, first: int = 0) -> np.ndarray:
@@ -163,9 +168,7 @@ def _mask_rows(explained: Explanation, truth: Tensor | None) -> list[Row]:
 
 def _slice_images(pixels: np.ndarray, loaded: LoadedModel) -> np.ndarray:
     """Each slice alone as an image (C, H, W, 3) around grey, contrasts stronger than they are."""
-    model: Any = loaded.model
-    transform = (model.backbone if hasattr(model, "backbone") else model).transform
-    matrix, inverse = (each.detach().numpy() for each in transform.matrices())
+    matrix, inverse = (each.detach().numpy() for each in _backbone(loaded).transform.matrices())
     hat = (pixels / 255 - 0.5) @ matrix.T
     alone = [hat[..., k, None] * inverse[:, k] for k in range(len(matrix))]
     gains = [1.0 if k == 0 else GAIN for k in range(len(matrix))]

@@ -96,7 +96,8 @@ def segment_files(
         mask, *written = segment(content)
         places = [Path(kind, name) for kind, name in zip(KINDS, own_names, strict=True)]
         mask_file, overlay_file = map(partial(write_inside, folder), places, written)
-        shares = (np.bincount(mask.ravel(), minlength=len(classes)) / mask.size).tolist()
+        counts = sum(np.bincount(part.ravel(), minlength=len(classes)) for part in mask)  # the whole as int64 is large
+        shares = (counts / mask.size).tolist()
         found.append(Segmented(str(file), str(mask_file), str(overlay_file), dict(zip(classes, shares, strict=True))))
     if not found:
         raise ValueError(f"{list_bad(bad, len(files))}; nothing is left to segment")

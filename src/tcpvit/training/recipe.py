@@ -271,8 +271,8 @@ def known_keys() -> list[str]:
 
 
 def _options(model: str, data: str) -> list[str]:
-    """The full keys of the options of a model and a set that are known; keys of the recipe itself come first."""
-    own = {name.rpartition(".")[2] for name in known_keys()}
+    """The full keys of the options of a model and a set that are known; keys that all sets have come first."""
+    own = {name.rpartition(".")[2] for name in known_keys() if name.startswith("data.") or "." not in name}
     of_data = [name for name in option_names(data) if name not in own]
     of_model = _fields_of(model_config(model)) if model in list_models() else []
     return [f"model.options.{name}" for name in of_model] + [f"data.options.{name}" for name in of_data]

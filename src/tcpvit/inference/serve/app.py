@@ -28,6 +28,7 @@ from tcpvit.training.evaluation import unwrapped
 from tcpvit.validation import Count, Number, dataclass
 
 BODIES = 16  # of the largest size that are held at a time, whatever the number of connections
+PATHS = "POST images to /predict, GET /health, /metrics or /"
 SMALL = 32_768  # bytes and pixels: smaller images are decoded at once, larger ones in a thread
 
 
@@ -98,6 +99,18 @@ def create_app(loaded: LoadedModel, limits: Limits | None = None, *, token: str 
 
         return get
 
+    async def elsewhere(request: Any, error: Any) -> Any:
+        """What no path or method is there for, answered and counted as all else."""
+
+        async def answer() -> Any:
+            raise Refused(error.status_code, f"no {request.method} {request.url.path} here: {PATHS}")
+
+        response = await guarded(request, answer)
+        response.headers.update(error.headers or {})  # the methods that are allowed
+        return response
+
+    app.add_exception_handler(404, elsewhere)
+    app.add_exception_handler(405, elsewhere)
     app.add_route("/predict", predict, methods=["POST"])
     app.add_route("/health", fixed(lambda: "ok\n", "text/plain"), methods=["GET"])
     app.add_route("/metrics", fixed(service.metrics.text, "text/plain; version=0.0.4"), methods=["GET"])
