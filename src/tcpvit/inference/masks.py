@@ -96,7 +96,8 @@ def segment_files(
         mask, *written = segment(content)
         places = [Path(kind, name) for kind, name in zip(KINDS, own_names, strict=True)]
         mask_file, overlay_file = map(partial(write_inside, folder), places, written)
-        counts = sum(np.bincount(part.ravel(), minlength=len(classes)) for part in mask)  # the whole as int64 is large
+        by_part = [np.bincount(part.ravel(), minlength=len(classes)) for part in mask]  # the whole as int64 is large
+        counts = np.sum(by_part, axis=0)
         shares = (counts / mask.size).tolist()
         found.append(Segmented(str(file), str(mask_file), str(overlay_file), dict(zip(classes, shares, strict=True))))
     if not found:
