@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tcpvit.data.augment import normalise
 from tcpvit.data.decode import read_colour
 from tcpvit.data.images import resize_pixels, square_box
 from tcpvit.errors import import_extra
@@ -123,15 +122,18 @@ class Service:
     """A model that is ready to answer: its preprocessing, its batches, its counts."""
 
     def __init__(self, loaded: LoadedModel, limits: Limits, top: int):
-        about = loaded.preparation()
-        channels, *size = about["image_shape"]
-        if about["task"] != "classification" or channels != 3 or len(size) != 2 or loaded.dtype != torch.uint8:
+        channels, *size = loaded.image_shape
+        if (
+            loaded.preparation()["task"] != "classification"
+            or channels != 3
+            or len(size) != 2
+            or loaded.dtype != torch.uint8
+        ):
             raise ValueError(f"the service labels colour images of 8 bits, and {loaded.name} is for something else")
-        self.loaded, self.limits, self.top = loaded, limits, min(top, len(about["classes"]))
-        self.classes, self.size = [str(name) for name in about["classes"]], (size[1], size[0])
+        self.loaded, self.limits, self.top = loaded, limits, min(top, len(loaded.classes))
+        self.classes, self.size = loaded.classes, (size[1], size[0])
         self.max_bytes = limits.max_megabytes * 1_000_000
         self.room = Room(BODIES * self.max_bytes)
-        self.mean, self.std = tuple(about["mean"]), tuple(about["std"])
         model: Any = loaded.model.eval()
         self.model = model.fuse_() if isinstance(model, Pretrained) and hasattr(model, "fuse_") else model
         self.batcher = Batcher(
@@ -175,7 +177,7 @@ class Service:
     @torch.inference_mode()
     def _forward(self, images: Sequence[Tensor]) -> list[tuple[list[int], list[float]]]:
         """(3, H, W) uint8 each -> the likeliest classes of each, and their probabilities."""
-        logits = unwrapped(self.model(normalise(torch.stack(list(images)), self.mean, self.std)))
+        logits = unwrapped(self.model(self.loaded.normalise(torch.stack(list(images)))))
         best = logits.float().softmax(1).topk(self.top)
         return list(zip(best.indices.tolist(), best.values.tolist(), strict=True))
 
