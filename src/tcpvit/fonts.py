@@ -41,7 +41,7 @@ class Letters:
         return "".join(_escaped(letter) if letter in self.missing else letter for letter in printable(text))
 
     def shortened(self, text: str, width: int) -> str:
-        """Likewise, its middle left out if it is longer than `width` letters; wide letters count twice."""
+        """The text as it can be drawn, its middle left out beyond `width` letters; wide letters count twice."""
         return shorten(self.shown(text), width)
 
     def runs(self, text: str) -> list[tuple[str, str]]:

@@ -117,7 +117,7 @@ class LoadedModel:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the pixels of its images: uint8 where nothing else is recorded."""
+        """The type of the pixels of its images: uint8 where nothing else is recorded."""
         name = self.preparation().get("dtype", "uint8")
         known = {str(dtype).removeprefix("torch."): dtype for dtype in PIXEL_SCALE}
         if name not in known:

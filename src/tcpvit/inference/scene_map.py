@@ -128,6 +128,6 @@ def _number(scene: Scene, batch_size: int) -> int:
 
 
 def _sizes(length: int, tile: int) -> list[int]:
-    """Of the tiles that a length is cut into."""
+    """The lengths of the tiles that a length is cut into."""
     full, rest = divmod(length, tile)
     return [tile] * full + [rest] * (rest > 0)

@@ -36,7 +36,7 @@ class VolumeFiles(Images):
 
     @property
     def labels(self) -> Tensor:
-        """Not known."""
+        """Zeros, because the labels are not known."""
         return torch.zeros(len(self), dtype=torch.int64)
 
     @property
