@@ -1,6 +1,6 @@
 """Models in other runtimes: Std-ViT, TCP-ViT and timm's ViT of the same shape, as `tcpvit export` writes them.
 
-    python -m benchmarks.deploy                        writes results/bench/deploy.json and the tables of docs/deploy.md
+    python -m benchmarks.deploy                        writes results/bench/deploy.json and the tables of its pages
     python -m benchmarks.deploy --keep --shapes pet    the same for one shape; others stay as the record has them
     python -m benchmarks.deploy --shapes cifar --batches 1 --threads 1 --runtimes onnxruntime --seconds 5
     python -m benchmarks.deploy --tables               the tables alone, from the record
@@ -28,15 +28,16 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.speed.record import facts
+from experiments.pages import DOCS, ROOT, fill, markdown
 from tcpvit.analysis.bench import JOINT, SHAPES, SLICE, STD, build, builders, for_inference
 from tcpvit.files import write_json
 from tcpvit.inference.export import write_graph, write_openvino
 from tcpvit.inference.exported import About, Format, load_exported, quiet
 from tcpvit.models.deploy import deployed
+from tcpvit.tables import Table, Written
 from tcpvit.timing import interleaved, using_threads
 
-ROOT = Path(__file__).parents[1]
-RECORD, PAGE = ROOT / "results" / "bench" / "deploy.json", ROOT / "docs" / "deploy.md"
+RECORD = ROOT / "results" / "bench" / "deploy.json"
 MODELS = (STD, SLICE, JOINT, "timm")
 RUNTIMES: dict[str, Format | None] = {
     "eager": None,
@@ -44,6 +45,9 @@ RUNTIMES: dict[str, Format | None] = {
     "onnxruntime": "onnx",
     "openvino": "openvino",
 }
+SHORT = ["images", "batch", "PyTorch", "ONNX Runtime", "OpenVINO", "ONNX file, of Std-ViT's"]
+FULL = ["shape", "batch", "runtime", "Std-ViT ms", "TCP, slice", "TCP, joint", "timm"]
+SIZE = ["shape", "runtime", "Std-ViT", "TCP, slice", "TCP, joint", "timm"]
 Runs = dict[str, Callable[[], object]]
 
 MEMORY = """
@@ -163,36 +167,51 @@ def measure(
     return rows
 
 
-def tables(rows: list[dict[str, Any]]) -> dict[str, str]:
-    """The marked blocks of the page, by name."""
-    rows = [row for row in rows if row["runtime"] in RUNTIMES]
-    settings = list(dict.fromkeys((r["shape"], r["batch"], r["threads"], r["runtime"]) for r in rows))
+def tables(rows: list[dict[str, Any]]) -> list[Table]:
+    """What the pages show: the short answer, then every time for each number of threads, then the files."""
     found = {(r["shape"], r["batch"], r["threads"], r["runtime"], r["model"]): r for r in rows}
-    speed = ["| shape | batch | threads | runtime | Std-ViT ms | timm | TCP, slice | TCP, joint |"]
-    speed += ["| --- | ---: | ---: | --- | ---: | ---: | ---: | ---: |"]
-    size = [
-        "| shape | runtime | Std-ViT | timm | TCP, slice | TCP, joint |",
-        "| --- | --- | ---: | ---: | ---: | ---: |",
-    ]
-    for setting in settings:
-        std, timm, by_slice, joint = (found[(*setting, name)] for name in (STD, "timm", SLICE, JOINT))
-        ratios = " | ".join(f"{row['speedup']:.2f}×" for row in (timm, by_slice, joint))
-        shape, batch, threads, runtime = setting
-        speed.append(f"| {shape} | {batch} | {threads} | {runtime} | {std['ms']:.3g} | {ratios} |")
-        if "memory" in std and batch > 1:
-            cells = (f"{r['file_bytes'] / 1e6:.2f} / {r['memory'] / 1e6:.0f}" for r in (std, timm, by_slice, joint))
-            size.append(f"| {shape} | {runtime} | {' | '.join(cells)} |")
-    return {"deploy speed": "\n".join(speed), "deploy size": "\n".join(size)}
+    settings = [key[:4] for key in found if key[4] == STD and key[3] in RUNTIMES]
+    short = Table("short", "One batch through a TCP-ViT with joint attention, one thread", SHORT)
+    for shape, batch in dict.fromkeys((shape, batch) for shape, batch, *_ in settings):
+        cells = [found[shape, batch, 1, runtime, JOINT] for runtime in RUNTIMES if runtime != "compile"]
+        times = [Written(f"{milliseconds(row['ms'])} ms, {row['speedup']:.2f}×") for row in cells]
+        std = found[shape, batch, 1, "onnxruntime", STD]["file_bytes"]
+        images = SHAPES[shape]
+        name = f"{shape}, {images.img_size}×{images.img_size}×{images.tube}"
+        size = Written(f"{cells[1]['file_bytes'] / 1e6:.2f} of {std / 1e6:,.2f} MB")
+        short.add(name, batch, *times, size)
+    full = {}
+    for shape, batch, threads, runtime in settings:
+        title = f"{threads} thread{'s' * (threads > 1)}"
+        table = full.setdefault(threads, Table(f"threads_{threads}", title, FULL))
+        std, *others = (found[shape, batch, threads, runtime, name] for name in MODELS)
+        ratios = [Written(f"{row['speedup']:.2f}×") for row in others]
+        table.add(shape, batch, runtime, Written(milliseconds(std["ms"])), *ratios)
+    size = Table("size", "MB of the file, and by how much a batch of 32 raises the peak memory of a process", SIZE)
+    for shape, batch, threads, runtime in settings:
+        each = [found[shape, batch, threads, runtime, name] for name in MODELS]
+        if "memory" in each[0] and batch > 1:
+            cells = [Written(f"{r['file_bytes'] / 1e6:,.2f} / {r['memory'] / 1e6:,.0f}") for r in each]
+            size.add(shape, runtime, *cells)
+    return [short, *full.values(), size]
 
 
-def fill(page: Path, blocks: dict[str, str]) -> None:
-    """Put each table between its marks."""
-    text = page.read_text()
-    for name, block in blocks.items():
-        begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
-        head, rest = text.split(begin)
-        text = f"{head}{begin}\n{block}\n{end}{rest.split(end)[1]}"
-    page.write_text(text)
+def milliseconds(value: float) -> str:
+    """Three digits, and none after the point that they do not reach.
+
+    >>> milliseconds(0.8249), milliseconds(48.06), milliseconds(1205.3)
+    ('0.825', '48.1', '1,205')
+    """
+    return f"{value:.3g}" if value < 100 else f"{value:,.0f}"
+
+
+def fill_pages(record: dict[str, Any]) -> None:
+    """Put the tables where the pages mark their places."""
+    short, *others = tables(record["rows"])
+    facts = record["facts"]
+    source = f"`{facts['command']}`, {facts['date']}, commit {facts['commit']}, {facts['machine']['processor']}."
+    fill(DOCS / "deploy.md", {"deploy speed": markdown(short)})
+    fill(DOCS / "results" / "deploy_tables.md", {"deploy tables": markdown(*others), "deploy record": source})
 
 
 def main() -> None:
@@ -203,11 +222,11 @@ def main() -> None:
     parser.add_argument("--runtimes", nargs="+", default=list(RUNTIMES), choices=list(RUNTIMES))
     parser.add_argument("--seconds", type=float, default=1.5, help="for all models of a setting, each twice at least")
     parser.add_argument("--keep", action="store_true", help="keep other settings that the record has")
-    parser.add_argument("--tables", action="store_true", help="fill the page from the record and do nothing else")
+    parser.add_argument("--tables", action="store_true", help="fill the pages from the record and do nothing else")
     asked = parser.parse_args()
-    rows = json.loads(RECORD.read_text())["rows"] if (asked.keep or asked.tables) and RECORD.exists() else []
+    record = json.loads(RECORD.read_text()) if (asked.keep or asked.tables) and RECORD.exists() else {"rows": []}
     if not asked.tables:
-        record = facts(f"python -m benchmarks.deploy {' '.join(sys.argv[1:])}")
+        record["facts"] = facts(f"python -m benchmarks.deploy {' '.join(sys.argv[1:])}")
         for shape in asked.shapes:
             with tempfile.TemporaryDirectory() as folder:
                 for batch, threads, runtime in product(asked.batches, asked.threads, asked.runtimes):
@@ -217,10 +236,10 @@ def main() -> None:
                     memory = first and batch == max(asked.batches)
                     new = measure(shape, batch, threads, runtime, asked.seconds, Path(folder), memory)
                     where = {"shape": shape, "batch": batch, "threads": threads, "runtime": runtime}
-                    rows = [row for row in rows if not where.items() <= row.items()] + new
+                    record["rows"] = [row for row in record["rows"] if not where.items() <= row.items()] + new
                     print(where, [(row["model"], row["ms"], row["speedup"]) for row in new], flush=True)
-                    write_json(RECORD, {"facts": record, "rows": rows})
-    fill(PAGE, tables(rows))
+                    write_json(RECORD, record)
+    fill_pages(record)
 
 
 if __name__ == "__main__":

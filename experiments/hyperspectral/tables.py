@@ -21,6 +21,8 @@ LABELS = {
     "std_scene-plain": "`std_scene`, dense, windows not flattened",
     "tcp_scene-dropout": "`tcp_scene` (W), dropout 0.2",
     "std_scene-dropout": "`std_scene`, dense, dropout 0.2",
+    "tcp_scene-3": "`tcp_scene` (W), windows of 3×3, 80 epochs",
+    "std_scene-3": "`std_scene`, dense, windows of 3×3, 80 epochs",
     "svm-bands": "SVM, bands",
     "svm-dct": "SVM, DCT coefficients",
     "svm-mean": "SVM, DCT coefficients of pixel and window mean",
@@ -56,6 +58,13 @@ PAIRS = (  # which model, against which, on which split
     ("tcp_scene-dropout", "std_scene-dropout", "disjoint"),
     ("tcp_scene-dropout", "ssftt", "disjoint"),
     ("tcp_scene-dropout", "svm-dct", "disjoint"),
+    ("tcp_scene-3", "tcp_scene", "disjoint"),
+    ("tcp_scene-3", "std_scene-3", "disjoint"),
+    ("tcp_scene-3", "ssftt", "disjoint"),
+    ("tcp_scene-3", "hybridsn", "disjoint"),
+    ("tcp_scene-3", "svm-bands", "disjoint"),
+    ("tcp_scene-3", "svm-dct", "disjoint"),
+    ("tcp_scene-3", "svm-mean-3", "disjoint"),
 )
 LEVER_LABELS = {
     "base": "as on the random split",

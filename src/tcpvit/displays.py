@@ -321,5 +321,5 @@ def cells_of(row: Row, summary: RunSummary) -> dict[str, str]:
 
 
 def _width(heading: str) -> int:
-    """Of a column."""
+    """The width of a column."""
     return max(9, len(heading) + 2)

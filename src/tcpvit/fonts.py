@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
@@ -40,7 +41,7 @@ class Letters:
         return "".join(_escaped(letter) if letter in self.missing else letter for letter in printable(text))
 
     def shortened(self, text: str, width: int) -> str:
-        """Likewise, its middle left out if it is longer than `width` letters; wide letters count twice."""
+        """The text as it can be drawn, its middle left out beyond `width` letters; wide letters count twice."""
         return shorten(self.shown(text), width)
 
     def runs(self, text: str) -> list[tuple[str, str]]:
@@ -106,10 +107,20 @@ def _find(needed: frozenset[str]) -> Letters:
 
 
 def _candidates() -> Iterator[tuple[str, str]]:
-    """The upright fonts that matplotlib knows, one file of each family, those with many letters first."""
-    from matplotlib.font_manager import fontManager
+    """The fonts that matplotlib knows, then those that were installed since it looked for them last."""
+    from matplotlib.font_manager import findSystemFonts, fontManager
 
-    plain = {font.name: font.fname for font in fontManager.ttflist if font.style == "normal" and font.weight == 400}
+    known = list(fontManager.ttflist)
+    yield from _upright(known)
+    for file in set(findSystemFonts()) - {font.fname for font in known}:
+        with suppress(OSError, RuntimeError, ValueError):  # damaged, or of a kind that it does not read
+            fontManager.addfont(file)
+    yield from _upright(fontManager.ttflist[len(known) :])
+
+
+def _upright(fonts: Sequence[Any]) -> Iterator[tuple[str, str]]:
+    """One file of each family, those with many letters first."""
+    plain = {font.name: font.fname for font in fonts if font.style == "normal" and font.weight == 400}
     order = sorted(plain, key=lambda name: (not any(part in name for part in PREFERRED), name))
     yield from ((name, plain[name]) for name in order if name != "Last Resort High-Efficiency")
 

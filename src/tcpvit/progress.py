@@ -55,7 +55,7 @@ class State:
 
     @property
     def images_per_second(self) -> float:
-        """Of the current epoch, without evaluation."""
+        """The speed of training in the current epoch, without evaluation."""
         return self.sums.get("images", 0.0) / max(self.sums.get("seconds", 0.0), 1e-9)
 
 

@@ -291,8 +291,8 @@ def test_a_folder_of_images(labelled, tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--keep", "0.5"], "give both"),
-        (["--calibrate", "cifar10"], "give both"),
+        (["--keep", "0.5"], "--calibrate FOLDER, TEXTFILE or DATASET"),
+        (["--calibrate", "cifar10"], "name it, as --keep 0.5"),
         (["--keep", "0.5", "--calibrate", "cifar10", "--samples", "2"], "--samples is at least 8"),
         (["--refine", "2"], "--refine takes minutes"),
         (["--keep", "3", "--calibrate", "cifar10"], "keep"),

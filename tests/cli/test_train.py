@@ -184,6 +184,8 @@ def test_without_a_recipe_the_model_or_the_data_say_which():
     assert _recipe_for(None, "tcp_vit_pet", None) == "paper-segmentation"
     assert _recipe_for(None, "tcp_vit_cifar", "folder:x") == "tuned-classification"
     assert _recipe_for(None, None, "folder:x") == "tuned-classification"
+    assert _recipe_for(None, "tcp_vit_volume_segmenter", "volumes:x") == "volumes"
+    assert _recipe_for(None, "tcp_vit_video_small", None) == _recipe_for(None, None, "clips:x") == "clips"
     assert _recipe_for(None, None, None) is None
 
 

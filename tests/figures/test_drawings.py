@@ -137,6 +137,15 @@ def no_other_fonts(monkeypatch):
     fonts._find.cache_clear()
 
 
+def test_fonts_that_were_installed_since_matplotlib_looked_are_found(monkeypatch):
+    from matplotlib import font_manager
+
+    house = fonts._house_file()
+    monkeypatch.setattr(font_manager.fontManager, "ttflist", [])
+    monkeypatch.setattr(font_manager, "findSystemFonts", lambda: [__file__, house])
+    assert fonts.HOUSE in dict(fonts._candidates())
+
+
 def test_letters_that_no_font_has_are_told_once_and_escaped(no_other_fonts):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

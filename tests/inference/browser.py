@@ -20,7 +20,9 @@ def open_browser(width: int = 1280, height: int = 900) -> Iterator[Any]:
         pytest.skip("needs chromium and chromedriver; make test-browser installs them")
     options = webdriver.ChromeOptions()
     options.binary_location = browser
-    for word in ("headless=new", "no-sandbox", "disable-gpu", "disable-dev-shm-usage", f"window-size={width},{height}"):
+    alone = ("disable-background-networking", "disable-component-update", "disable-sync")  # asks no other host
+    screen = ("headless=new", "no-sandbox", "disable-gpu", "disable-dev-shm-usage", f"window-size={width},{height}")
+    for word in (*screen, *alone):
         options.add_argument(f"--{word}")
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     opened = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))

@@ -13,7 +13,7 @@ from tcpvit.cli.predict import predict
 from tcpvit.data import load_dataset
 from tcpvit.inference.evaluate import measure
 from tcpvit.inference.inputs import as_volume_files
-from tcpvit.inference.loading import load_model
+from tcpvit.inference.loading import LoadedModel, load_model
 from tcpvit.inference.volumes import segment_volume, slide
 from tcpvit.models import SegmenterConfig
 from tcpvit.training import load_recipe, train
@@ -109,7 +109,7 @@ def test_masks_are_not_written_through_a_link(segmenter, tmp_path):
 def test_a_volume_of_other_channels_is_named(segmenter):
     loaded = load_model(segmenter)
     with pytest.raises(ValueError, match="has 2 channels, where 1 are expected"):
-        segment_volume(loaded.model, np.zeros((2, 8, 8, 8), np.uint8), loaded.preparation(), torch.device("cpu"))
+        segment_volume(loaded, np.zeros((2, 8, 8, 8), np.uint8), torch.device("cpu"))
 
 
 def test_volumes_of_another_type_than_the_training_are_named(segmenter, tmp_path):
@@ -129,9 +129,9 @@ def test_a_volume_is_not_changed_by_its_prediction():
     voxels = np.random.default_rng(0).random((1, 12, 8, 8)).astype(np.float32)
     before = voxels.copy()
     about = {"image_shape": [1, 8, 8, 8], "mean": [0.5], "std": [0.1], "classes": ["a", "b"]}
-    model = torch.nn.Conv3d(1, 2, 3, padding=1)
+    loaded = LoadedModel("made", torch.nn.Conv3d(1, 2, 3, padding=1), preprocessing=about)
     with torch.no_grad():
-        segment_volume(model, voxels, about, torch.device("cpu"))
+        segment_volume(loaded, voxels, torch.device("cpu"))
     np.testing.assert_array_equal(voxels, before)
 
 

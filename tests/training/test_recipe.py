@@ -136,3 +136,10 @@ def test_a_bad_file_is_named(tmp_path, text, sentence):
 def test_an_unknown_recipe_names_the_nearest():
     with pytest.raises(ValueError, match="did you mean 'demo'"):
         load_recipe("dmeo")
+
+
+def test_an_option_of_a_set_with_the_name_of_another_key_is_written_in_full():
+    recipe = load_recipe("clips", ["data.name=clips:x", "data.options.colour=false"])
+    assert recipe.data.options == {"colour": False}
+    with pytest.raises(ValueError, match=r"may mean augment\.colour or data\.options\.colour"):
+        recipe.override(["colour=false"])

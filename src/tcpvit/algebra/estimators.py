@@ -251,7 +251,7 @@ def _count(n_components: int | float | None, ratio: Tensor) -> int:
 
 
 def _signed(vectors: Tensor) -> Tensor:
-    """Of each vector and its negative the one whose largest entry is positive, so that a fit can be repeated."""
+    """Each vector with the sign that makes its largest entry positive, so that a fit can be repeated."""
     peaks = vectors.gather(1, vectors.abs().argmax(1, keepdim=True))
     return vectors * torch.where(peaks < 0, -1.0, 1.0)
 

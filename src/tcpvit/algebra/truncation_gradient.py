@@ -28,7 +28,7 @@ class Truncation(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        """Both derivatives need the factors, second ones the slices."""
+        """Keep the factors, which both derivatives need, and the slices, which second ones need."""
         ctx.save_for_backward(*inputs)
         ctx.save_for_forward(*inputs)
 

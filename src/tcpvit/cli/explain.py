@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -94,8 +95,7 @@ def explain(
     if bad:
         progress.message(f"{list_bad(bad, len(files))}; skipped")
     if json:
-        classes = loaded.preparation()["classes"]
-        print(json_text([{"file": each.file, **each.explanation.to_dict(classes, each.truth)} for each in done]))
+        print(json_text([{"file": each.file, **each.explanation.to_dict(loaded.classes, each.truth)} for each in done]))
     print(f"{len(done):,} of {len(files):,} explained, in {printable(str(out))}", file=sys.stderr)
     return done
 
@@ -113,7 +113,7 @@ def _explain_scene(loaded: LoadedModel, out: Path, json: bool) -> BandImportance
 
 def figure_of(loaded: LoadedModel, found: ExplainedFile) -> Any:
     """The figure of one image."""
-    about, explained = loaded.preparation(), found.explanation
+    explained, model = found.explanation, _backbone(loaded)
     title = f"{Path(found.file).name}: {loaded.name}"
     slices = _slice_images(found.pixels, loaded) if explained.slices is not None else None
     segments = explained.logits.ndim > 1
@@ -129,12 +129,17 @@ def figure_of(loaded: LoadedModel, found: ExplainedFile) -> Any:
         by_slice,
         rollout,
         attention,
-        _mask_rows(explained, found.truth) if segments else _label_rows(explained, about["classes"]),
+        _mask_rows(explained, found.truth) if segments else _label_rows(explained, loaded.classes),
         overlay(found.pixels, _middle(explained.answer), edges=True) if segments else None,
         _middle(other, first=1).astype(float) if segments else None,
         None if explained.by_depth is None else explained.by_depth.numpy(),
         "changes" if found.truth is None else "wrong",
+        "the class token looks" if model.num_prefix_tokens else "the patches look, on average",
     )
+
+
+def _backbone(loaded: LoadedModel) -> Any:
+    return getattr(loaded.model, "backbone", loaded.model)
 
 
 def _middle(labels: Tensor, first: int = 0) -> np.ndarray:
@@ -143,11 +148,11 @@ def _middle(labels: Tensor, first: int = 0) -> np.ndarray:
     return (labels.select(first, labels.shape[first] // 2) if volume else labels).numpy()
 
 
-def _label_rows(explained: Explanation, classes: list[str]) -> list[Row]:
+def _label_rows(explained: Explanation, classes: Sequence[str]) -> list[Row]:
     """The likeliest label with everything and without each slice, with its probability."""
     rows = [("all slices", explained.probabilities)]
     rows += [(f"without slice {k}", each) for k, each in enumerate(explained.probabilities_without)]
-    return [Row(name, str(classes[int(each.argmax())]), float(each.max())) for name, each in rows]
+    return [Row(name, classes[int(each.argmax())], float(each.max())) for name, each in rows]
 
 
 def _mask_rows(explained: Explanation, truth: Tensor | None) -> list[Row]:
@@ -163,9 +168,7 @@ def _mask_rows(explained: Explanation, truth: Tensor | None) -> list[Row]:
 
 def _slice_images(pixels: np.ndarray, loaded: LoadedModel) -> np.ndarray:
     """Each slice alone as an image (C, H, W, 3) around grey, contrasts stronger than they are."""
-    model: Any = loaded.model
-    transform = (model.backbone if hasattr(model, "backbone") else model).transform
-    matrix, inverse = (each.detach().numpy() for each in transform.matrices())
+    matrix, inverse = (each.detach().numpy() for each in _backbone(loaded).transform.matrices())
     hat = (pixels / 255 - 0.5) @ matrix.T
     alone = [hat[..., k, None] * inverse[:, k] for k in range(len(matrix))]
     gains = [1.0 if k == 0 else GAIN for k in range(len(matrix))]

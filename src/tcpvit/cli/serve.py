@@ -77,7 +77,7 @@ def _listen(host: str, port: int) -> socket.socket:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listening = socket.create_server(address[:2], family=family, backlog=1024)
     except (OSError, UnicodeError, OverflowError) as error:
-        why = getattr(error, "strerror", None) or str(error)
+        why = (getattr(error, "strerror", None) or str(error)).partition(" (while")[0]  # the address is said here
         raise ValueError(f"cannot listen on {host} port {port}: {why}; choose others with --host and --port") from None
     return listening
 

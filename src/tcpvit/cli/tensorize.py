@@ -173,14 +173,16 @@ def tensorize(
 
 
 def _check_calibration(keep: float | None, calibrate: str | None, samples: int, refine: float) -> None:
-    if (keep is None) != (calibrate is None):
+    if keep is not None and calibrate is None:
         raise ValueError(
-            "--keep is dealt to layers by their errors on --calibrate FOLDER, TEXTFILE or DATASET; give both"
+            "--keep needs inputs that decide what each layer keeps: --calibrate FOLDER, TEXTFILE or DATASET"
         )
+    if calibrate is not None and keep is None:
+        raise ValueError("--calibrate fits layers within a share of the weights; name it, as --keep 0.5")
     if samples < 8:
         raise ValueError(f"--samples is at least 8, got {samples}")
     if refine < 0 or (refine and calibrate is None):
-        raise ValueError("--refine takes minutes, and inputs to refine on; add --keep and --calibrate")
+        raise ValueError("--refine takes minutes above 0, and inputs to train on; add --keep and --calibrate")
 
 
 def _images(recipe: Recipe, out: Path, about: dict[str, Any], overwrite: bool) -> Splits:

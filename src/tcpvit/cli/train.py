@@ -11,6 +11,7 @@ from tcpvit import training
 from tcpvit.cli.shortcuts import default_name, named_set, overrides_of
 from tcpvit.cli.show import display_for, show
 from tcpvit.data.registry import is_scene
+from tcpvit.data.volumes.folder import CLIPS, VOLUMES
 from tcpvit.files import check_writable
 from tcpvit.models import SegmenterConfig, list_models, model_config
 from tcpvit.models.pretrained import CONFIG, WEIGHTS
@@ -60,8 +61,8 @@ def train(
     error.
 
     Args:
-        recipe: paper-classification, paper-segmentation, tuned-classification, scene, demo, or a YAML file; it may be
-            left out with --model, --data or --scene, which say what the task is.
+        recipe: paper-classification, paper-segmentation, tuned-classification, small-classification, scene, volumes,
+            clips, demo, or a YAML file; it may be left out with --model, --data or --scene, which say what the task is.
         task: the task in place of a recipe: classification stands for tuned-classification, segmentation for
             paper-segmentation, scene for scene.
         model: a preset that `tcpvit models` lists, short for --set model.name=MODEL.
@@ -162,6 +163,10 @@ def _recipe_for(task: str | None, model: str | None, data: str | None) -> str | 
     if task is None and model is None and data is None:
         return None
     config = None if model is None else model_config(model)
+    if (data or "").startswith((VOLUMES, CLIPS)):
+        return "volumes" if str(data).startswith(VOLUMES) else "clips"
+    if data is None and len(getattr(config, "image_shape", ())) == 3:
+        return "clips" if "video" in str(model) else "volumes"
     if (data is not None and is_scene(data)) or (data is None and getattr(config, "kept", None) is not None):
         return RECIPES[task or "scene"]
     return RECIPES[task or ("segmentation" if isinstance(config, SegmenterConfig) else "classification")]

@@ -85,7 +85,7 @@ class Model:
         return cls(recipe, int(count), dict(gathered), [Run.read(folder) for folder in folders])
 
     def values(self, measured: Measured) -> list[float]:
-        """Of the seeds, where there was something to measure."""
+        """The values of the seeds, where there was something to measure."""
         return [value for value in map(measured, self.runs) if value is not None]
 
     @property

@@ -48,7 +48,7 @@ def percent(values: Sequence[float]) -> Written:
 
 
 def signed(value: float, digits: int = 1) -> str:
-    """With its sign, the minus as wide as the plus; none for what is written as zero.
+    """A number with its sign, the minus as wide as the plus; what is written as zero has none.
 
     >>> signed(-1.04), signed(0.5), signed(-0.001), signed(-76080, 0)
     ('−1.0', '+0.5', '0.0', '−76,080')

@@ -44,10 +44,10 @@ class Augment:
     ] = 0
     flip: Annotated[Fraction, Doc("probability of mirroring left and right")] = 0.0
     shift_depth: Annotated[
-        Natural, Le(1024), Doc("of volumes and clips: move by up to this many slices or frames; black ones come in")
+        Natural, Le(1024), Doc("volumes and clips: move by up to this many slices or frames; black ones come in")
     ] = 0
     flip_depth: Annotated[
-        Fraction, Doc("of volumes and clips: probability of mirroring front and back, or playing it backwards")
+        Fraction, Doc("volumes and clips: probability of mirroring front and back, or playing it backwards")
     ] = 0.0
     symmetry: Annotated[
         Flag, Doc("turn and mirror by one of the eight symmetries of the square, as suits what is seen from above")
@@ -59,7 +59,7 @@ class Augment:
         Fraction, Doc("brightness, contrast and saturation change by factors in [1 - colour, 1 + colour]")
     ] = 0.0
     randaugment: Annotated[Natural, Le(100), Doc("how many operations of RandAugment; needs torchvision")] = 0
-    magnitude: Annotated[Natural, Le(30), Doc("of RandAugment, 0 to 30")] = 9
+    magnitude: Annotated[Natural, Le(30), Doc("strength of RandAugment, 0 to 30")] = 9
     noise: Annotated[NonNegative, Doc("standard deviation of noise, where that of each channel is 1")] = 0.0
     flatten: Annotated[
         Fraction,

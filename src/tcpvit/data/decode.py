@@ -152,7 +152,7 @@ def _is_turned(image: Image.Image) -> bool:
 
 
 def _check_depth(image: Image.Image, bands: Bands) -> None:
-    """Nothing is lost unless it is asked for: Pillow reads colour of 16 bits as 8."""
+    """Raise where values would be lost unasked: Pillow reads colour of 16 bits as 8."""
     if bands == "rgb" and image.mode.startswith(("I", "F")):
         raise ValueError(f"more than 8 bits per channel (mode {image.mode}), which bands=rgb does not read")
     if image.mode == "F" or (image.mode == "I" and image.format not in ("PNG", "PPM")):

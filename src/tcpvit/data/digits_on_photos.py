@@ -56,10 +56,8 @@ def load(
 ) -> Splits:
     """Make the three parts, of `sizes` images, at the level "easy" or "hard"."""
     check_memory(sum(sizes) * 3 * SIZE**2, f"{sum(sizes):,} images of {SIZE}×{SIZE}", "make fewer with sizes")
-    train, val, test = (
-        make_part(part, size, seed, LEVELS[level], task) for part, size in zip(PARTS, sizes, strict=True)
-    )
-    return Splits("digits-on-photos", train, val, test)
+    parts = (make_part(part, size, seed, LEVELS[level], task) for part, size in zip(PARTS, sizes, strict=True))
+    return Splits("digits-on-photos", *parts)
 
 
 def make_part(part: str, number: int, seed: int, level: Level, task: Task, *, chunk: int = 1000) -> ImageSet:

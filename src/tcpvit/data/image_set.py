@@ -85,11 +85,11 @@ class Images(ABC):
     @property
     @abstractmethod
     def dtype(self) -> torch.dtype:
-        """Of the pixels: uint8, uint16 or float32."""
+        """The type of the pixels: uint8, uint16 or float32."""
 
     @property
     def wavelengths(self) -> tuple[float, ...] | None:
-        """Of the channels, in nanometres, where they are known."""
+        """The wavelengths of the channels, in nanometres, where they are known."""
         return None
 
     @property
@@ -130,7 +130,7 @@ class ImageSet(Images):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the pixels."""
+        """The type of the pixels."""
         return self.images.dtype
 
     @property

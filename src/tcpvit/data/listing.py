@@ -36,7 +36,7 @@ class Listing(NamedTuple):
 
     @property
     def masks(self) -> tuple[str, ...]:
-        """Of each file."""
+        """The mask of each file."""
         assert isinstance(self.targets, tuple)
         return self.targets
 

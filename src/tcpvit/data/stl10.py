@@ -36,7 +36,7 @@ def check(folder: Path) -> list[FileCheck]:
 
 
 def is_needed(member: str) -> bool:
-    """Not the 2.7 GB of unlabelled images."""
+    """Everything but the 2.7 GB of unlabelled images."""
     return not member.endswith("unlabeled_X.bin")
 
 

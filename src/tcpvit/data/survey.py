@@ -27,7 +27,7 @@ class Survey:
 
     @property
     def most_common(self) -> Layout:
-        """Of most of the files."""
+        """The layout of most of the files."""
         return next(iter(self.kinds.values()))[0][1]
 
     def say_differ(self) -> str:

@@ -45,10 +45,12 @@ def draw_explanation(
     changed: np.ndarray | None = None,
     by_depth: np.ndarray | None = None,
     change: str = "changes",
+    who: str = "the class token looks",
 ) -> Figure:
     """The image (H, W, 3) uint8 with its slices (C, H, W, 3), contributions (C, h, w), rollout (S, h, w) and attention
     (L, S, heads, h, w); of a segmenter also the mask over the image (H, W, 3), and the pixels (C, H, W) that change
-    without a slice, or what else `change` calls them; of a volume the contributions by depth (t,)."""
+    without a slice, or what else `change` calls them; of a volume the contributions by depth (t,). Attention is where
+    `who` says."""
     letters = letters_for([title, *(row.label for row in rows)])
     with house_style(letters.families) as Figure:
         columns = 1 + min(len(by_slice), SLICES)
@@ -70,7 +72,7 @@ def draw_explanation(
         _draw_rows(canvas, left, top + TITLE, tall - TITLE - below_rows, rows, letters)
         if by_depth is not None:
             _draw_depth(canvas, left, top + tall - DEPTH + 0.1, by_depth)
-        _draw_attention(canvas, above + 0.18, side, split, attention)
+        _draw_attention(canvas, above + 0.18, side, split, attention, who)
         return figure
 
 
@@ -172,10 +174,10 @@ def _map_side(attention: np.ndarray) -> tuple[float, float]:
     return min(LARGEST, max(side, SMALLEST)), split
 
 
-def _draw_attention(canvas: _Canvas, top: float, side: float, split: float, attention: np.ndarray) -> None:
-    """Where the class token looks: a row for each block, a column for each head of each slice, then their mean."""
+def _draw_attention(canvas: _Canvas, top: float, side: float, split: float, attention: np.ndarray, who: str) -> None:
+    """Attention: a row for each block, a column for each head of each slice, then their mean."""
     blocks, slices, heads = attention.shape[:3]
-    canvas.write(EDGE, top, "where the class token looks")
+    canvas.write(EDGE, top, f"where {who}")
     for block in range(blocks):
         y = top + 0.32 + block * (side + GAP)
         canvas.write(EDGE, y + side / 2, f"block {block + 1}", fontsize=7)
@@ -207,5 +209,5 @@ def spotlight(pixels: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 
 def _show(panel: Any, image: np.ndarray) -> None:
-    mono: dict[str, Any] = {"cmap": "gray_r", "vmin": 0, "vmax": 1} if image.ndim == 2 else {}
+    mono: dict[str, Any] = {"cmap": "gray_r", "vmin": -0.1, "vmax": 1} if image.ndim == 2 else {}  # 0 is no white
     show_image(panel, image, aspect="auto", **mono)

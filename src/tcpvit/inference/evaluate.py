@@ -64,7 +64,7 @@ class Evaluation:
         return detail
 
     def _scene_classes(self) -> Table:
-        """With the number of pixels, on which it depends how sure an accuracy is."""
+        """The accuracy of each class, with its number of pixels: few pixels make it uncertain."""
         detail = Table("by_class", "by class", ["class", "pixels", "accuracy", "95 % interval over pixels"])
         sizes = self.metrics.confusion.sum(1).tolist()
         for name, size, share in zip(self.classes, sizes, self.metrics.by_class()["accuracy"], strict=True):

@@ -48,7 +48,7 @@ class Explanation:
 
     @property
     def probabilities(self) -> Tensor:
-        """Of the classes, (classes, ...)."""
+        """The probabilities of the classes, (classes, ...)."""
         return self.logits.softmax(0)
 
     @property

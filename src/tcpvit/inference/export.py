@@ -126,6 +126,8 @@ def export_model(
     """
     if format not in FORMATS:
         raise ValueError(f"no format is called {format!r}{did_you_mean(format, FORMATS)}")
+    if not tolerance >= 0:
+        raise ValueError(f"a tolerance is a number from 0, got {tolerance:g}")
     require(format)
     check_int8(int8, format, preprocess)
     loaded = target if isinstance(target, LoadedModel) else load_model(target, weights)
@@ -134,10 +136,14 @@ def export_model(
     suffix = {kind: suffix for suffix, kind in SUFFIXES.items()}[format]
     path = Path(out or f"{loaded.name}{suffix}")
     if path.suffix.lower() != suffix:
-        raise ValueError(f"a file of the format {format} is called NAME{suffix}, got {path}")
+        other = SUFFIXES.get(path.suffix.lower())
+        hint = f"; --format {other} writes such a file" if other else ""
+        raise ValueError(f"a file of the format {format} is called NAME{suffix}, got {path}{hint}")
     check_writable(path)
     about = describe(loaded, preprocess, int8)
     sample = sample_images(loaded, about, data, data_root)
+    if int8 == "static" and sample.splits is None:
+        raise ValueError("static int8 needs images for its ranges; name a set with --calibrate")
     graph = graph_of(loaded, about, form)
     path.parent.mkdir(parents=True, exist_ok=True)
     with temporary_folder(path.parent, ".exporting") as folder:
@@ -231,16 +237,14 @@ def make_int8(
     file: Path, int8: Int8, graph: nn.Module, loaded: LoadedModel, about: About, sample: Sample
 ) -> dict[str, Any]:
     """Round the file to int8, and say what that costs: the difference, and the metric before and after."""
-    if int8 == "static" and sample.splits is None:
-        raise ValueError("static int8 needs images for its ranges; name a set with --calibrate")
     if int8 == "weights":
         round_weights_(graph)
-        write_graph(graph, file, "torch-export", about, example_for(about, sample))
+        operations = write_graph(graph, file, "torch-export", about, example_for(about, sample))
     else:
         pixels = sample.pixels if sample.splits is None else _take(sample.splits.train, about, CALIBRATED)
-        quantise(file, int8, normalised(loaded, about, pixels))
+        operations = quantise(file, int8, normalised(loaded, about, pixels))
     off, _ = compare(file, loaded, about, sample, float("inf"))
-    found: dict[str, Any] = {"int8": int8, "int8_difference": off}
+    found: dict[str, Any] = {"operations": operations, "int8": int8, "int8_difference": off}
     if sample.splits is None:
         return found
     images = loaded.prepare(sample.splits.test)

@@ -33,13 +33,13 @@ def as_set(loaded: LoadedModel, files: Sequence[str | Path], fit: Fit | None = N
 def as_image_files(loaded: LoadedModel, files: Sequence[str | Path], fit: Fit | None = None) -> ImageFiles:
     """Images, which are made square."""
     about = loaded.preparation()
-    channels, height, width = about["image_shape"]
+    channels, height, width = loaded.image_shape
     if height != width:
         raise ValueError(f"{loaded.name} takes images of {width}×{height} pixels; files are made square")
     return ImageFiles(
         files=tuple(map(str, files)),
         targets=torch.zeros(len(files), dtype=torch.int64),  # not known
-        classes=tuple(about["classes"]),
+        classes=loaded.classes,
         source="the images",
         image_size=height,
         fit=fit or loaded.fit,
@@ -54,7 +54,7 @@ def as_image_files(loaded: LoadedModel, files: Sequence[str | Path], fit: Fit | 
 def as_volume_files(loaded: LoadedModel, files: Sequence[str | Path], fit: Fit | None = None) -> VolumeFiles:
     """Volumes or clips."""
     about = loaded.preparation()
-    channels, frames, *size = about["image_shape"]
+    channels, frames, *size = loaded.image_shape
     options = loaded.recipe.data.options if loaded.recipe else {}
 
     def read(file: str) -> NDArray[Any]:
@@ -69,8 +69,8 @@ def as_volume_files(loaded: LoadedModel, files: Sequence[str | Path], fit: Fit |
         files=tuple(map(str, files)),
         read=read,
         read_mask=read_mask,
-        shape=tuple(about["image_shape"]),
-        classes=tuple(about["classes"]),
+        shape=loaded.image_shape,
+        classes=loaded.classes,
         source="the volumes",
         mean=tuple(about["mean"]),
         std=tuple(about["std"]),

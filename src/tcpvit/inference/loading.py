@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import tcpvit.tensorize  # noqa: F401  # registers how converted models are loaded
 from tcpvit.data import Images
+from tcpvit.data.augment import normalise
 from tcpvit.data.image_set import IMAGENET_MEAN, IMAGENET_STD, PIXEL_SCALE
 from tcpvit.data.images import Fit
 from tcpvit.data.scenes import Scene, WindowSet, resample_scene
@@ -92,6 +93,21 @@ class LoadedModel:
         }
 
     @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of its classes; their numbers where no names are recorded."""
+        return tuple(map(str, self.preparation()["classes"]))
+
+    @property
+    def image_shape(self) -> tuple[int, ...]:
+        """(C, H, W) of its images, (C, T, H, W) of volumes and clips."""
+        return tuple(self.preparation()["image_shape"])
+
+    def normalise(self, pixels: Tensor) -> Tensor:
+        """Pixels (B, C, ...) of the type of its images as the model takes them."""
+        about = self.preparation()
+        return normalise(pixels, tuple(about["mean"]), tuple(about["std"]), PIXEL_SCALE[pixels.dtype])
+
+    @property
     def fit(self) -> Fit:
         """How images of any shape become the model's, if nothing else is asked for: as in its training."""
         about = self.preparation()
@@ -101,7 +117,7 @@ class LoadedModel:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the pixels of its images: uint8 where nothing else is recorded."""
+        """The type of the pixels of its images: uint8 where nothing else is recorded."""
         name = self.preparation().get("dtype", "uint8")
         known = {str(dtype).removeprefix("torch."): dtype for dtype in PIXEL_SCALE}
         if name not in known:

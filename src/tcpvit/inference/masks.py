@@ -7,17 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
-from tcpvit.data.augment import normalise
 from tcpvit.data.decode import as_colour, read_pixels
-from tcpvit.data.image_set import IGNORE, PIXEL_SCALE
+from tcpvit.data.image_set import IGNORE
 from tcpvit.data.images import Fit, OnBad, check_kind, list_bad, resize_pixels, why
 from tcpvit.figures.masks import as_png, overlay, palette
 from tcpvit.files import names_below_common, write_inside
@@ -76,7 +74,7 @@ def segment_files(
     loaded.model.to(at).eval()
     prepare = volume_segmenter if loaded.takes_volumes else image_segmenter
     read, segment, names = prepare(loaded, files, fit or loaded.fit, at)
-    classes = loaded.preparation()["classes"]
+    classes = loaded.classes
     if len(classes) > IGNORE:
         raise ValueError(f"{loaded.name} has {len(classes)} classes; a mask of bytes holds {IGNORE} at most")
     check_folder(folder, files)
@@ -96,7 +94,9 @@ def segment_files(
         mask, *written = segment(content)
         places = [Path(kind, name) for kind, name in zip(KINDS, own_names, strict=True)]
         mask_file, overlay_file = map(partial(write_inside, folder), places, written)
-        shares = (np.bincount(mask.ravel(), minlength=len(classes)) / mask.size).tolist()
+        by_part = [np.bincount(part.ravel(), minlength=len(classes)) for part in mask]  # the whole as int64 is large
+        counts = np.sum(by_part, axis=0)
+        shares = (counts / mask.size).tolist()
         found.append(Segmented(str(file), str(mask_file), str(overlay_file), dict(zip(classes, shares, strict=True))))
     if not found:
         raise ValueError(f"{list_bad(bad, len(files))}; nothing is left to segment")
@@ -105,18 +105,17 @@ def segment_files(
 
 def image_segmenter(loaded: LoadedModel, files: Sequence[str | Path], fit: Fit, device: torch.device) -> Segmenter:
     """Masks of bytes with a palette, and images with the mask on them."""
-    about = loaded.preparation()
 
     def read(file: str) -> np.ndarray:
         try:
-            pixels = read_pixels(file, about.get("bands", "all"))
-            check_kind(pixels, about["image_shape"][0], loaded.dtype)
+            pixels = read_pixels(file, loaded.preparation().get("bands", "all"))
+            check_kind(pixels, loaded.image_shape[0], loaded.dtype)
         except Exception as error:
             raise ValueError(why(file, error)) from None
         return pixels
 
     def segment(pixels: np.ndarray) -> tuple[np.ndarray, bytes, bytes]:
-        mask = segment_image(loaded.model, pixels, about, fit, device)
+        mask = segment_image(loaded, pixels, fit, device)
         return mask, as_png(as_palette(mask)), as_png(overlay(as_colour(pixels), mask, edges=True))
 
     return Segmenter(read, segment, [(name, name) for name in names_below_common(files, ".png")])
@@ -137,19 +136,16 @@ def check_folder(folder: Path, files: Sequence[str | Path]) -> None:
         )
 
 
-def segment_image(
-    model: nn.Module, pixels: np.ndarray, about: dict[str, Any], fit: Fit, device: torch.device
-) -> np.ndarray:
+def segment_image(loaded: LoadedModel, pixels: np.ndarray, fit: Fit, device: torch.device) -> np.ndarray:
     """The class of each pixel, (H, W) uint8, of an image (H, W, C) of any size.
 
     The model sees it at the size of its training: squashed to it, or with `fit="crop"` in its own shape with the
     shorter side of that size, so that nothing is cut off.
     """
     height, width = pixels.shape[:2]
-    size = model_size((width, height), tuple(about["image_shape"][1:]), fit)
+    size = model_size((width, height), loaded.image_shape[1:], fit)
     seen = torch.tensor(resize_pixels(pixels, size).transpose(2, 0, 1)[None])
-    images = normalise(seen.to(device), tuple(about["mean"]), tuple(about["std"]), PIXEL_SCALE[seen.dtype])
-    return likeliest(model(images)[0].float(), (height, width))
+    return likeliest(loaded.model(loaded.normalise(seen.to(device)))[0].float(), (height, width))
 
 
 def model_size(image: tuple[int, int], trained: tuple[int, ...], fit: Fit) -> tuple[int, int]:

@@ -94,6 +94,6 @@ def predict_files(
 
 
 def check_counts(top: int, batch_size: int) -> None:
-    """Both are at least 1."""
+    """Raise unless both are at least 1."""
     if top < 1 or batch_size < 1:
         raise ValueError(f"top and batch_size are at least 1, got {top} and {batch_size}")

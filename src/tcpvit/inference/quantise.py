@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -47,16 +48,22 @@ def round_weights_(model: nn.Module) -> None:
     package.quantize_(model, package.Int8WeightOnlyConfig())
 
 
-def quantise(path: Path, int8: Int8, images: Tensor) -> None:
-    """Replace an ONNX file by one whose products are of int8; `images` calibrate the ranges of a static one."""
+def quantise(path: Path, int8: Int8, images: Tensor) -> dict[str, int]:
+    """Replace an ONNX file by one whose products are of int8; `images` calibrate the ranges of a static one.
+
+    Gives the operations of the new file by name.
+    """
+    import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic, quantize_static
 
     made = path.with_name("int8.onnx")
-    if int8 == "dynamic":
-        quantize_dynamic(path, made, weight_type=QuantType.QInt8, per_channel=True)
-    else:
-        quantize_static(path, made, _Reader(images), per_channel=True, weight_type=QuantType.QInt8)
+    with quiet():
+        if int8 == "dynamic":
+            quantize_dynamic(path, made, weight_type=QuantType.QInt8, per_channel=True)
+        else:
+            quantize_static(path, made, _Reader(images), per_channel=True, weight_type=QuantType.QInt8)
     os.replace(made, path)
+    return dict(Counter(node.op_type for node in onnx.load(path).graph.node))
 
 
 class _Reader:

@@ -14,7 +14,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from tcpvit.data.augment import normalise
 from tcpvit.data.scenes import Scene, scene_windows, write_class_map
 from tcpvit.data.scenes.windows import COLUMNS, ROWS
 from tcpvit.inference.loading import LoadedModel
@@ -73,14 +72,14 @@ def classify_scene(
     """The class of every pixel by its window; bands of another sensor are fitted to those of the model."""
     fitted = loaded.fit_scene(scene)
     about = loaded.preparation()
-    window, at = _window(about["image_shape"], scene), find_device(Recipe(device=device))
+    window, at = _window(loaded.image_shape, scene), find_device(Recipe(device=device))
     bands, classify = _parts(loaded.model.to(at).eval())
 
     def prepare(tile: Tensor) -> Tensor:
         """What all windows share is computed once for each pixel."""
-        return bands(normalise(tile.to(at), about["mean"], about["std"], 1.0))
+        return bands(loaded.normalise(tile.to(at)))
 
-    classes = np.zeros(scene.shape[:2], np.uint8 if len(about["classes"]) < 256 else np.uint16)
+    classes = np.zeros(scene.shape[:2], np.uint8 if len(loaded.classes) < 256 else np.uint16)
     confidence = np.zeros(scene.shape[:2], np.float32)
     begin = time.monotonic()
     batches = scene_windows(fitted, window, batch_size, prepare)
@@ -95,7 +94,7 @@ def classify_scene(
     if not classes.any():
         raise ValueError(f"{scene.name} has no pixel that can be classified: {', '.join(_left_out(classes, scene))}")
     known = replace(
-        scene, labels=None, class_names=tuple(about["classes"]), colours=tuple(map(tuple, about["scene"]["colours"]))
+        scene, labels=None, class_names=loaded.classes, colours=tuple(map(tuple, about["scene"]["colours"]))
     )
     return SceneMap(loaded.name, known, classes, confidence, time.monotonic() - begin)
 
@@ -129,6 +128,6 @@ def _number(scene: Scene, batch_size: int) -> int:
 
 
 def _sizes(length: int, tile: int) -> list[int]:
-    """Of the tiles that a length is cut into."""
+    """The lengths of the tiles that a length is cut into."""
     full, rest = divmod(length, tile)
     return [tile] * full + [rest] * (rest > 0)

@@ -14,8 +14,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from tcpvit.data.augment import normalise
-from tcpvit.data.image_set import PIXEL_SCALE
 from tcpvit.data.images import Fit
 from tcpvit.data.volumes.files import as_trained
 from tcpvit.data.volumes.folder import cut_out, fitted, padded, window_corners
@@ -44,15 +42,14 @@ class Segmenter(NamedTuple):
 
 def volume_segmenter(loaded: LoadedModel, files: Sequence[str | Path], fit: Fit, device: torch.device) -> Segmenter:
     """Masks as NIfTI files in the orientation of each volume, and montages."""
-    about = loaded.preparation()
 
     def read(file: str) -> tuple[Volume, NDArray[Any]]:
         volume = read_volume(file)
-        return volume, as_trained(volume.voxels, file, about["image_shape"][0], loaded.dtype)
+        return volume, as_trained(volume.voxels, file, loaded.image_shape[0], loaded.dtype)
 
     def segment(found: tuple[Volume, NDArray[Any]]) -> tuple[NDArray[np.uint8], bytes, bytes]:
         volume, voxels = found
-        mask = segment_volume(loaded.model, voxels, about, device, fit)
+        mask = segment_volume(loaded, voxels, device, fit)
         return mask, nifti_bytes(mask, volume.affine), as_png(montage(volume.voxels, mask, SHOWN))
 
     names = free_names(map(Path, files), lambda file, n: f"{stem_of(file)}-{n}" if n > 1 else stem_of(file))
@@ -60,26 +57,25 @@ def volume_segmenter(loaded: LoadedModel, files: Sequence[str | Path], fit: Fit,
 
 
 def segment_volume(
-    model: nn.Module, voxels: NDArray[Any], about: dict[str, Any], device: torch.device, fit: Fit = "crop"
+    loaded: LoadedModel, voxels: NDArray[Any], device: torch.device, fit: Fit = "crop"
 ) -> NDArray[np.uint8]:
     """The class of each voxel, (T, H, W) uint8, of a volume (C, T, H, W) of any size.
 
     By windows of the size of the training ("crop"), or resized to it and back ("squash").
     """
-    channels, *window = about["image_shape"]
+    channels, *window = loaded.image_shape
     if voxels.shape[0] != channels:
         raise ValueError(f"the volume has {voxels.shape[0]} channels, where {channels} are expected")
-    scale = PIXEL_SCALE[torch.from_numpy(voxels[:1, :1, :1, :1]).dtype]
 
     def logits_of(part: NDArray[Any]) -> Tensor:
         images = torch.from_numpy(np.ascontiguousarray(part))[None].to(device)
-        return model(normalise(images, tuple(about["mean"]), tuple(about["std"]), scale))[0].float().cpu()
+        return loaded.model(loaded.normalise(images))[0].float().cpu()
 
     if fit == "squash":
         logits = logits_of(fitted(voxels, tuple(window), "squash"))
         enlarged = nn.functional.interpolate(logits[None], voxels.shape[1:], mode="trilinear", align_corners=False)
         return enlarged[0].argmax(0).to(torch.uint8).numpy()
-    return slide(logits_of, voxels, tuple(window), len(about["classes"]))
+    return slide(logits_of, voxels, tuple(window), len(loaded.classes))
 
 
 def slide(logits_of: Any, voxels: NDArray[Any], window: tuple[int, ...], classes: int) -> NDArray[np.uint8]:

@@ -318,7 +318,7 @@ class ViTConfig(EncoderConfig):
         return self.stem_width or self.width // (2 * self.tube_length) * self.tube_length
 
     def block_options(self, i: int) -> dict[str, Any]:
-        """As every encoder's, and what the tokens do on their grid."""
+        """The options of every encoder, and what the tokens do on their grid."""
         neighbours = {"local": self.local, "gated": self.gated, "attention_pool": self.attention_pool}
         return {**super().block_options(i), **neighbours}
 

@@ -139,7 +139,7 @@ class EncoderDecoder(nn.Module):
         return self
 
     def train(self, mode: bool = True) -> EncoderDecoder:
-        """As every module's; a fused model stays in eval mode."""
+        """Set the mode; a fused model stays in eval mode."""
         if mode and self.fused:
             raise ValueError(FUSED)
         return super().train(mode)

@@ -279,7 +279,7 @@ class VisionTransformer(Pretrained, nn.Module):
         return self.eval()
 
     def train(self, mode: bool = True) -> VisionTransformer:
-        """As every module's; a fused model stays in eval mode."""
+        """Set the mode; a fused model stays in eval mode."""
         if mode and self.fused:
             raise ValueError(FUSED)
         return super().train(mode)

@@ -135,13 +135,17 @@ def check_fit(name: str, config: Any, data: Images) -> None:
     """The model takes the set's images, or the error says what to change."""
     channels, *size = data.image_shape
     segments = isinstance(config, SegmenterConfig)
+    labeller = "tcp_vit_volume_small" if len(size) == 3 else "tcp_vit_cifar"
     if segments and data.task == "classification":
         raise ValueError(
-            f"{data.source} has labels, but {name} labels every pixel; take another model, as tcp_vit_cifar, or a set "
+            f"{data.source} has labels, but {name} labels every pixel; take another model, as {labeller}, or a set "
             f"with masks (a folder of your own needs images/ and masks/)"
         )
     if not segments and data.task == "segmentation":
-        raise ValueError(f"{data.source} has masks, but {name} labels whole images; take another model, as tcp_vit_pet")
+        other = "tcp_vit_volume_segmenter" if len(size) == 3 else "tcp_vit_pet"
+        raise ValueError(
+            f"{data.source} has masks, but {name} labels whole {data.unit}; take another model, as {other}"
+        )
     where = "model.options.backbone" if segments else "model.options"
     if config.in_chans != channels:
         raise ValueError(
@@ -150,8 +154,7 @@ def check_fit(name: str, config: Any, data: Images) -> None:
         )
     if len(config.image_shape) != len(size):
         takes, has = ("images", "volumes") if len(size) == 3 else ("volumes", "images")
-        other = "tcp_vit_volume_small" if len(size) == 3 else "tcp_vit_cifar"
-        raise ValueError(f"{name} takes {takes}, but {data.source} has {has}; take another model, as {other}")
+        raise ValueError(f"{name} takes {takes}, but {data.source} has {has}; take another model, as {labeller}")
     if list(config.image_shape) != size and not segments:  # segmenters take any size
         wanted, found = ("×".join(map(str, pair)) for pair in (config.image_shape, size))
         raise ValueError(

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class World:
-    """Which of how many processes this one is."""
+    """The rank of this process among all processes of the run."""
 
     rank: int = 0
     size: int = 1

@@ -118,7 +118,7 @@ class Metrics:
 
     @property
     def mean_loss(self) -> float:
-        """Of an image or pixel."""
+        """The mean loss of an image or pixel."""
         return _share(self.loss, self.total)
 
 
@@ -173,7 +173,7 @@ class SceneMetrics(Metrics):
         return {"loss": self.mean_loss, "oa": self.accuracy, "aa": average, "kappa": _kappa(self.confusion)[0]}
 
     def intervals(self) -> dict[str, tuple[float, float]]:
-        """Of the numbers of `summary`: Wilson's interval of the overall accuracy, normal ones of the others.
+        """Intervals of the numbers of `summary`: Wilson's for the overall accuracy, normal ones for the others.
 
         >>> metrics = SceneMetrics(2)
         >>> metrics.confusion += torch.tensor([[45, 5], [10, 40]])

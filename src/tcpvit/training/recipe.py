@@ -64,11 +64,14 @@ class DataRecipe:
         Text, Doc("the set: digits-on-photos, cifar10, svhn, stl10, oxford-pet, folder:PATH, a scene or scene:PATH")
     ] = "digits-on-photos"
     root: Annotated[Text | None, Doc("where sets lie; null: $TCPVIT_DATA, else the user's cache")] = None
-    options: Annotated[dict[Text, Any], Doc("of the set, as {split: paper, seed: 1}")] = field(default_factory=dict)
+    options: Annotated[dict[Text, Any], Doc("options of the set, as {split: paper, seed: 1}")] = field(
+        default_factory=dict
+    )
     image_size: Annotated[
         Maybe[Extent],
         Doc(
-            "resize to this (of volumes also [T, H, W]); null: as the set comes; of scenes the width of the windows, 9"
+            "size that images are resized to (volumes: also [T, H, W]); null: as the set comes, for a folder on the "
+            "command line the size of the model; for scenes the width of the windows, 9"
         ),
     ] = None
     batch_size: Annotated[Count, Doc("images of one optimiser step, over all processes and accumulation")] = 256
@@ -81,9 +84,11 @@ class OptimizerRecipe:
     """AdamW, and what is done to the gradients before it."""
 
     lr: Annotated[NonNegative, Doc("the peak learning rate; 0 trains nothing, as a baseline or to measure time")] = 1e-3
-    weight_decay: Annotated[NonNegative, Doc("of AdamW; biases, norms, tokens and positions do not decay")] = 0.05
-    betas: Annotated[tuple[Rate, Rate], Doc("of AdamW: decay of the two moments")] = (0.9, 0.999)
-    eps: Annotated[Positive, Doc("of AdamW: added to the denominator")] = 1e-8
+    weight_decay: Annotated[
+        NonNegative, Doc("weight decay of AdamW; biases, norms, tokens and positions do not decay")
+    ] = 0.05
+    betas: Annotated[tuple[Rate, Rate], Doc("decay of AdamW's two moments")] = (0.9, 0.999)
+    eps: Annotated[Positive, Doc("what AdamW adds to the denominator")] = 1e-8
     slice_lr_scale: Annotated[
         Positive | Literal["none", "sqrt", "full"],
         Doc("learning rate of slice-wise weights: a factor, sqrt (√C) or full (C)"),
@@ -151,13 +156,13 @@ class Recipe:
     evaluation: EvaluationRecipe = EvaluationRecipe()
     checkpoints: CheckpointRecipe = CheckpointRecipe()
     distributed: DistributedRecipe = DistributedRecipe()
-    seed: Annotated[Seed, Doc("of the weights, the order of the images and their augmentation")] = 0
+    seed: Annotated[Seed, Doc("seed of the weights, the order of the images and their augmentation")] = 0
     device: Annotated[Text, Doc("auto, cpu, cuda, cuda:1, mps")] = "auto"
     precision: Annotated[
         Literal["float32", "bfloat16", "float16"],
-        Doc("of matrix products, weights stay float32; float16 scales the loss and needs CUDA"),
+        Doc("precision of matrix products, weights stay float32; float16 scales the loss and needs CUDA"),
     ] = "float32"
-    compile: Annotated[Flag, Doc("by torch.compile")] = False
+    compile: Annotated[Flag, Doc("run the model through torch.compile")] = False
 
     def __post_init__(self) -> None:
         if self.optimizer.accumulate > self.data.batch_size:
@@ -271,8 +276,8 @@ def known_keys() -> list[str]:
 
 
 def _options(model: str, data: str) -> list[str]:
-    """The full keys of the options of a model and a set that are known; keys of the recipe itself come first."""
-    own = {name.rpartition(".")[2] for name in known_keys()}
+    """The full keys of the options of a model and a set that are known; keys that all sets have come first."""
+    own = {name.rpartition(".")[2] for name in known_keys() if name.startswith("data.") or "." not in name}
     of_data = [name for name in option_names(data) if name not in own]
     of_model = _fields_of(model_config(model)) if model in list_models() else []
     return [f"model.options.{name}" for name in of_model] + [f"data.options.{name}" for name in of_data]

@@ -318,7 +318,7 @@ def _summary(trainer: Trainer, setup: _Setup) -> RunSummary:
         "data": f"{len(splits.train):,} training, {len(splits.val):,} validation {splits.train.unit}, "
         f"{'×'.join(map(str, (*size, channels)))}",
         "AdamW": f"lr {optimizer.lr:g}, weight decay {optimizer.weight_decay:g}, batch {recipe.data.batch_size}, "
-        f"{schedule.epochs} epochs, seed {recipe.seed}",
+        f"{schedule.epochs} epoch{'s' * (schedule.epochs > 1)}, seed {recipe.seed}",
         "device": f"{trainer.device}, {threads} thread{'s' * (threads > 1)}, {recipe.precision}"
         f"{f', {processes} processes ({recipe.distributed.strategy.upper()})' if processes > 1 else ''}",
         "folder": f"{trainer.run}{f', resumed from step {trainer.state.step:,}' if trainer.state.step else ''}",

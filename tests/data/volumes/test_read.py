@@ -92,7 +92,12 @@ def test_numpy_and_tiff_stacks(tmp_path):
     np.save(tmp_path / "nan.npy", np.full((2, 2, 2), np.nan))
     with pytest.raises(ValueError, match="holds NaN"):
         read_volume(tmp_path / "nan.npy")
-    assert len(find_volumes([tmp_path])) == 7
+    np.savez(tmp_path / "one.npz", volume=voxels[None])  # one channel
+    np.testing.assert_array_equal(read_volume(tmp_path / "one.npz").voxels[0], voxels)
+    np.save(tmp_path / "flat.npy", voxels[0])
+    with pytest.raises(ValueError, match="is not a volume of T×H×W or C×T×H×W; the file holds flat 5×6 uint8"):
+        read_volume(tmp_path / "flat.npy")
+    assert len(find_volumes([tmp_path])) == 9
 
 
 def write_series(folder, *, flip=False, uid="1.2.3", skip=None):

@@ -10,11 +10,11 @@ from typing import IO, Any
 
 import numpy as np
 
-from tcpvit.data.scenes.raster import LARGEST_RATIO, ArrayInfo, Raster, check_growth, choose_key
+from tcpvit.data.scenes.raster import LARGEST_RATIO, ArrayInfo, Dims, Raster, check_growth, choose_key
 from tcpvit.data.scenes.scene import check_numbers
 
 
-def read_npy(path: Path, *, dims: int) -> Raster:
+def read_npy(path: Path, *, dims: Dims) -> Raster:
     """The array of an .npy file, memory-mapped."""
     with path.open("rb") as file:
         info, dtype, fortran = _announced(file, str(path))
@@ -29,7 +29,7 @@ def read_npy(path: Path, *, dims: int) -> Raster:
 def read_npz(
     path: Path,
     *,
-    dims: int,
+    dims: Dims,
     key: str | None = None,
     size: tuple[int, int] | None = None,
     largest_ratio: int = LARGEST_RATIO,

@@ -17,7 +17,9 @@ from tcpvit.errors import did_you_mean
 HARMLESS = 64 << 20  # bytes that may be allocated whatever the file's size
 LARGEST_RATIO = 100  # of decompressed to stored bytes; label maps reach it, measured cubes stay below 10
 
+Dims = int | tuple[int, ...]
 CUBE, MAP = 3, 2  # dimensions of an image and of a label map
+VOLUME = (3, 4)  # of a volume, without and with channels
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ def check_growth(claimed: int, stored: int, what: str, largest_ratio: int = LARG
 
 
 def choose_key(
-    arrays: Mapping[str, ArrayInfo], path: Path, *, dims: int, key: str | None, size: tuple[int, int] | None = None
+    arrays: Mapping[str, ArrayInfo], path: Path, *, dims: Dims, key: str | None, size: tuple[int, int] | None = None
 ) -> str:
     """The array that is meant: `key`, or the only one with `dims` dimensions; of `size` where several have."""
     listed = _listed(arrays)
@@ -63,7 +65,7 @@ def choose_key(
             raise ValueError(f"{path}: {key!r} is not {_wanted(dims)}; the file holds {listed}")
         return key
     # MATLAB's numbers and vectors have two dimensions as well: they are no label maps unless asked for
-    fitting = [name for name, info in arrays.items() if _fits(info, dims) and (dims == CUBE or min(info.shape) > 1)]
+    fitting = [name for name, info in arrays.items() if _fits(info, dims) and (dims != MAP or min(info.shape) > 1)]
     same_size = [name for name in fitting if arrays[name].shape[:2] == size]
     found = same_size if len(fitting) > 1 and same_size else fitting
     if len(found) == 1:
@@ -81,9 +83,12 @@ def _listed(arrays: Mapping[str, ArrayInfo]) -> str:
     return ", ".join(f"{name} {'×'.join(map(str, info.shape))} {info.kind}" for name, info in arrays.items())
 
 
-def _fits(info: ArrayInfo, dims: int) -> bool:
-    return info.numeric and prod(info.shape) > 0 and len(info.shape) == dims
+def _fits(info: ArrayInfo, dims: Dims) -> bool:
+    several = dims if isinstance(dims, tuple) else (dims,)
+    return info.numeric and prod(info.shape) > 0 and len(info.shape) in several
 
 
-def _wanted(dims: int) -> str:
+def _wanted(dims: Dims) -> str:
+    if dims == VOLUME:
+        return "a volume of T×H×W or C×T×H×W"
     return "an image of rows × columns × bands" if dims == CUBE else "a label map of rows × columns"

@@ -44,7 +44,7 @@ class SceneStatistics:
 
     @property
     def origin(self) -> str:
-        """Which pixels were used, for the line under a result."""
+        """The pixels that were used, for the line under a result."""
         which = (
             "all pixels of the scene, test pixels included (transductive)" if self.transductive else "training pixels"
         )

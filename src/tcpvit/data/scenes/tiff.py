@@ -115,7 +115,7 @@ def _bands_last(array: NDArray[Any], axes: str, path: Path) -> NDArray[Any]:
         return array.transpose(1, 2, 0)
     if axes == "YXS":
         return array
-    raise ValueError(f"{path} has the axes {axes} of size {array.shape}, expected rows, columns and bands")
+    raise ValueError(f"{path} has the axes {axes} of size {array.shape}, expected rows, columns, and bands or pages")
 
 
 def _georeference(page: Any) -> Georeference | None:

@@ -154,7 +154,7 @@ class WindowSet(Images):
 
     @property
     def wavelengths(self) -> tuple[float, ...] | None:
-        """Of the bands in use, in nanometres."""
+        """The wavelengths of the bands in use, in nanometres."""
         known = self.scene.wavelengths
         return None if known is None else tuple(known[self.scene.good_bands].tolist())
 

@@ -71,7 +71,7 @@ def check_place(path: Path, scene: Scene) -> None:
 
 
 def _beside(path: Path) -> Path:
-    """Where the confidences go."""
+    """The file of the confidences."""
     return path.with_name(f"{path.stem}_confidence{path.suffix}")
 
 

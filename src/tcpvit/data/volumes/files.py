@@ -36,7 +36,7 @@ class VolumeFiles(Images):
 
     @property
     def labels(self) -> Tensor:
-        """Not known."""
+        """Zeros, because the labels are not known."""
         return torch.zeros(len(self), dtype=torch.int64)
 
     @property
@@ -67,7 +67,10 @@ class VolumeFiles(Images):
 def as_trained(voxels: NDArray[Any], file: str | Path, channels: int, dtype: torch.dtype) -> NDArray[Any]:
     """Voxels (C, T, H, W) in the type of the training volumes, on whose scale the model's mean and deviation are."""
     if voxels.shape[0] != channels:
-        raise ValueError(f"{file} has {voxels.shape[0]} channels, where {channels} are expected")
+        shape = "×".join(map(str, voxels.shape))
+        raise ValueError(
+            f"{file} has {voxels.shape[0]} channels, where {channels} are expected; channels come first, in {shape}"
+        )
     name = str(dtype).removeprefix("torch.")
     if str(voxels.dtype) != name and name != "float32":
         raise ValueError(

@@ -36,10 +36,8 @@ def load(
     """Make the three parts, of `sizes` clips with `frames` grey frames of `image_size` pixels."""
     needed = 5 * sum(sizes) * frames * image_size**2
     check_memory(needed, f"{sum(sizes):,} clips of {frames}×{image_size}×{image_size}", "make fewer with sizes")
-    train, val, test = (
-        make_part(part, size, seed, frames, image_size, polarity) for part, size in zip(PARTS, sizes, strict=True)
-    )
-    return Splits("moving-digits", train, val, test)
+    parts = (make_part(part, size, seed, frames, image_size, polarity) for part, size in zip(PARTS, sizes, strict=True))
+    return Splits("moving-digits", *parts)
 
 
 def make_part(part: str, number: int, seed: int, frames: int, side: int, polarity: str, *, chunk: int = 500) -> Clips:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tcpvit.data.decode import is_special
 from tcpvit.data.scenes.arrays import read_npy, read_npz
+from tcpvit.data.scenes.raster import VOLUME
 from tcpvit.data.volumes.dicom import is_dicom, read_series
 from tcpvit.data.volumes.nifti import SUFFIXES as NIFTI
 from tcpvit.data.volumes.nifti import read_nifti
@@ -42,15 +43,9 @@ def read_volume(path: str | Path, *, key: str | None = None) -> Volume:
 
 def _read_array(path: Path, key: str | None) -> Volume:
     """T×H×W or C×T×H×W."""
-    problems = []
-    for dims in (3, 4):
-        try:
-            found = read_npy(path, dims=dims) if path.suffix.lower() == ".npy" else read_npz(path, dims=dims, key=key)
-        except ValueError as error:
-            problems.append(error)
-            continue
-        return Volume(as_pixels(with_channels(found.array, path), path))
-    raise problems[0]
+    npy = path.suffix.lower() == ".npy"
+    found = read_npy(path, dims=VOLUME) if npy else read_npz(path, dims=VOLUME, key=key)
+    return Volume(as_pixels(with_channels(found.array, path), path))
 
 
 def _read_stack(path: Path) -> Volume:

@@ -33,10 +33,8 @@ def load(
     """Make the three parts, of `sizes` volumes with `image_size` voxels along each side, and so much `noise`."""
     needed = 10 * sum(sizes) * image_size**3
     check_memory(needed, f"{sum(sizes):,} volumes of {image_size}³", "make fewer with sizes, or a smaller image_size")
-    train, val, test = (
-        make_part(part, size, seed, task, image_size, noise) for part, size in zip(PARTS, sizes, strict=True)
-    )
-    return Splits("solid-digits", train, val, test)
+    parts = (make_part(part, size, seed, task, image_size, noise) for part, size in zip(PARTS, sizes, strict=True))
+    return Splits("solid-digits", *parts)
 
 
 def make_part(part: str, number: int, seed: int, task: Task, side: int, noise: float, *, chunk: int = 100) -> Volumes:

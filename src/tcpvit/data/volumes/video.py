@@ -136,7 +136,7 @@ def _damage_named(path: Path) -> Iterator[None]:
     try:
         yield
     except pyav().error.FFmpegError as error:
-        raise ValueError(f"{path} is damaged ({error})") from None
+        raise ValueError(f"{path} is damaged ({error.strerror})") from None
 
 
 def _container(path: Path) -> Any:
@@ -145,7 +145,7 @@ def _container(path: Path) -> Any:
             os.path.abspath(path), options={"format_whitelist": FORMATS, "protocol_whitelist": "file"}
         )
     except pyav().error.FFmpegError as error:
-        raise ValueError(f"{path} is no video that can be read ({error})") from None
+        raise ValueError(f"{path} is no video that can be read ({error.strerror})") from None
     if not container.streams.video:
         container.close()
         raise ValueError(f"{path} has no video in it")

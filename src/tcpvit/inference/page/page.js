@@ -144,6 +144,7 @@ function drawLayer() {
   }, 0.72);
   say("stored", product(3, inputs, outputs));
   say("full", product(3 * inputs, 3 * outputs));
+  say("block", state.block + 1);
 }
 
 function quantile(values, share) {

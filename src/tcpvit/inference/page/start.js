@@ -47,7 +47,7 @@ function build() {
   add(head, "tr", {}, ...["", ...CHANNELS].map((text) => Object.assign(document.createElement("th"), { textContent: text })));
   [0, 1, 2].forEach((k) => add(body, "tr", {}, Object.assign(document.createElement("th"), { textContent: `slice ${k}` }), ...CHANNELS.map(() => document.createElement("td"))));
   for (const [name, title] of Object.entries(MAPS)) choice($("maps"), "map", name, name, title);
-  for (let i = 0; i <= TCP.depth; i++) choice($("stages"), "stage", i, i ? `block ${i}` : "entry");
+  for (let i = 0; i <= TCP.depth; i++) choice($("stages"), "stage", i, i ? `block ${i}` : "start");
   choice($("ask"), "ask", "class", "class token");
   choice($("ask"), "ask", "patch", "marked patch");
   choice($("by-slice"), "slice", "all", TCP.joint ? "all slices together" : "mean of the slices");

@@ -112,6 +112,6 @@ function bars(list, names, values, kinds) {
   });
 }
 
-const percent = (value) => (value < 0.0005 ? "0" : value < 0.0995 ? (100 * value).toFixed(1) : (100 * value).toFixed(0)) + " %";
+const percent = (value) => (value < 0.0005 ? "0" : value < 0.0995 || (value > 0.9905 && value < 0.9995) ? (100 * value).toFixed(1) : (100 * value).toFixed(0)) + " %";
 const counted = (value) => value.toLocaleString("en");
 const ordered = (values) => values.map((value, i) => i).sort((a, b) => values[b] - values[a]);

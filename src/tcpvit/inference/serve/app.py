@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tcpvit.data.augment import normalise
 from tcpvit.data.decode import read_colour
 from tcpvit.data.images import resize_pixels, square_box
 from tcpvit.errors import import_extra
@@ -28,6 +27,7 @@ from tcpvit.training.evaluation import unwrapped
 from tcpvit.validation import Count, Number, dataclass
 
 BODIES = 16  # of the largest size that are held at a time, whatever the number of connections
+PATHS = "POST images to /predict, GET /health, /metrics or /"
 SMALL = 32_768  # bytes and pixels: smaller images are decoded at once, larger ones in a thread
 
 
@@ -98,6 +98,18 @@ def create_app(loaded: LoadedModel, limits: Limits | None = None, *, token: str 
 
         return get
 
+    async def elsewhere(request: Any, error: Any) -> Any:
+        """What no path or method is there for, answered and counted as all else."""
+
+        async def answer() -> Any:
+            raise Refused(error.status_code, f"no {request.method} {request.url.path} here: {PATHS}")
+
+        response = await guarded(request, answer)
+        response.headers.update(error.headers or {})  # the methods that are allowed
+        return response
+
+    app.add_exception_handler(404, elsewhere)
+    app.add_exception_handler(405, elsewhere)
     app.add_route("/predict", predict, methods=["POST"])
     app.add_route("/health", fixed(lambda: "ok\n", "text/plain"), methods=["GET"])
     app.add_route("/metrics", fixed(service.metrics.text, "text/plain; version=0.0.4"), methods=["GET"])
@@ -110,15 +122,18 @@ class Service:
     """A model that is ready to answer: its preprocessing, its batches, its counts."""
 
     def __init__(self, loaded: LoadedModel, limits: Limits, top: int):
-        about = loaded.preparation()
-        channels, *size = about["image_shape"]
-        if about["task"] != "classification" or channels != 3 or len(size) != 2 or loaded.dtype != torch.uint8:
+        channels, *size = loaded.image_shape
+        if (
+            loaded.preparation()["task"] != "classification"
+            or channels != 3
+            or len(size) != 2
+            or loaded.dtype != torch.uint8
+        ):
             raise ValueError(f"the service labels colour images of 8 bits, and {loaded.name} is for something else")
-        self.loaded, self.limits, self.top = loaded, limits, min(top, len(about["classes"]))
-        self.classes, self.size = [str(name) for name in about["classes"]], (size[1], size[0])
+        self.loaded, self.limits, self.top = loaded, limits, min(top, len(loaded.classes))
+        self.classes, self.size = loaded.classes, (size[1], size[0])
         self.max_bytes = limits.max_megabytes * 1_000_000
         self.room = Room(BODIES * self.max_bytes)
-        self.mean, self.std = tuple(about["mean"]), tuple(about["std"])
         model: Any = loaded.model.eval()
         self.model = model.fuse_() if isinstance(model, Pretrained) and hasattr(model, "fuse_") else model
         self.batcher = Batcher(
@@ -162,7 +177,7 @@ class Service:
     @torch.inference_mode()
     def _forward(self, images: Sequence[Tensor]) -> list[tuple[list[int], list[float]]]:
         """(3, H, W) uint8 each -> the likeliest classes of each, and their probabilities."""
-        logits = unwrapped(self.model(normalise(torch.stack(list(images)), self.mean, self.std)))
+        logits = unwrapped(self.model(self.loaded.normalise(torch.stack(list(images)))))
         best = logits.float().softmax(1).topk(self.top)
         return list(zip(best.indices.tolist(), best.values.tolist(), strict=True))
 
