@@ -23,6 +23,7 @@ from torch import Tensor
 from benchmarks.speed.record import facts
 from experiments.hyperspectral.cube import WINDOW
 from experiments.hyperspectral.peers import NETWORKS
+from experiments.hyperspectral.spectra import Spectra
 from tcpvit.data.scenes import Scene, find_scene, fit_statistics, scene_windows
 from tcpvit.models import create_model
 
@@ -37,15 +38,15 @@ def measure(name: str, root: Path, copies: int) -> dict[str, Any]:
     one = find_scene("indian-pines", root)
     scene = Scene(np.tile(one.data, (1, copies, 1)), name=one.name)
     peer = NETWORKS.get(name)
-    statistics = fit_statistics(scene, transductive=True, components=peer.components if peer else None)
-    model: Any = peer.network(statistics.channels, peer.window, 16) if peer else create_model(name)
+    spectra = Spectra(fit_statistics(scene, transductive=True), peer.components if peer else None)
+    model: Any = peer.network(spectra.channels, peer.window, 16) if peer else create_model(name)
     window = peer.window if peer else WINDOW
-    predict(model.eval(), scene, window, statistics, pixels=BATCH)  # warm
+    predict(model.eval(), scene, window, spectra, pixels=BATCH)  # warm
     Path("/proc/self/clear_refs").write_text("5")  # the highest memory counts from here
     before, times = memory("VmRSS"), []
     for _ in range(2 if copies == 1 else 1):
         begun = time.thread_time()
-        predict(model, scene, window, statistics)
+        predict(model, scene, window, spectra)
         times.append(time.thread_time() - begun)
     return {
         "name": name,
@@ -56,11 +57,11 @@ def measure(name: str, root: Path, copies: int) -> dict[str, Any]:
 
 
 @torch.inference_mode()
-def predict(model: Any, scene: Scene, window: int, statistics: Any, pixels: int | None = None) -> None:
+def predict(model: Any, scene: Scene, window: int, spectra: Spectra, pixels: int | None = None) -> None:
     """The class of every pixel, or of the first ones."""
 
     def prepare(tile: Tensor) -> Tensor:  # (1, bands, h, w) -> (1, channels, h, w)
-        return torch.from_numpy(statistics.apply(tile[0].permute(1, 2, 0).numpy())).permute(2, 0, 1)[None]
+        return torch.from_numpy(spectra.apply(tile[0].permute(1, 2, 0).numpy())).permute(2, 0, 1)[None]
 
     classes, done = np.zeros(scene.shape[:2], np.uint8), 0
     for batch in scene_windows(scene, window, BATCH, prepare):

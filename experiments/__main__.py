@@ -46,7 +46,9 @@ def experiment(
         python -m experiments segmentation --only whole --only subset
         python -m experiments classification --pages-only
     """
-    places = Places.of(study, options.get("epochs"), runs, results, pages)
+    epochs = options.get("epochs")
+    name = study if epochs is None else f"{study}-{epochs}-epochs"  # other epochs than planned are another study
+    places = Places(runs / name, results / name, pages if epochs is None else pages / name)
     return run_study(find_study(study), places, **options)
 
 

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from experiments.hyperspectral.spectra import Spectra
 from tcpvit.data.scenes import Scene, SceneSplit, disjoint_split, find_scene, fit_statistics, random_split
 from tcpvit.data.scenes.fields import within
 from tcpvit.data.scenes.splits import GUARD
@@ -58,8 +59,9 @@ class Cube:
 
     def __init__(self, scene: Scene, split: SceneSplit, window: int = WINDOW, components: int | None = None):
         radius = window // 2
-        statistics = fit_statistics(scene, split, components=components)
-        values = np.pad(statistics.apply(scene.data), ((radius, radius), (radius, radius), (0, 0)), mode="reflect")
+        statistics = fit_statistics(scene, split)
+        spectra = Spectra(statistics, components)
+        values = np.pad(spectra.apply(scene.data), ((radius, radius), (radius, radius), (0, 0)), mode="reflect")
         self.values = torch.from_numpy(values)  # (H + 2r, W + 2r, channels)
         self.window, self.channels = window, values.shape[-1]
         self.axes = torch.eye(self.channels)  # (channels, bands), where bands are those before `project`

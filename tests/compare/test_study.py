@@ -45,7 +45,7 @@ def small(tmp_path_factory) -> tuple[Study, Places]:
         Planned("paper", "tcp", str(recipe)),
     ]
     study = Study("classification", lambda: runs, measured, STUDY.write)
-    places = Places.of("classification", None, folder / "runs", folder / "results", folder / "pages")
+    places = Places(folder / "runs", folder / "results", folder / "pages")
     assert work(study, runs, places, epochs=None, root=None, progress=Listening()) == []
     return study, places
 

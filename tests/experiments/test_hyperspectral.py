@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
+from sklearn.decomposition import PCA
 
 from experiments import __main__ as main
 from experiments.hyperspectral import models, plan, runs, tables
@@ -14,7 +16,8 @@ from experiments.hyperspectral.cube import RADIUS, Cube, make_split, pixels_of, 
 from experiments.hyperspectral.fit import Training, augmented, predict, self_supervised_start
 from experiments.hyperspectral.peers import NETWORKS
 from experiments.hyperspectral.runs import build
-from tcpvit.data.scenes import materials_scene, random_split
+from experiments.hyperspectral.spectra import Spectra
+from tcpvit.data.scenes import Scene, fit_statistics, materials_scene, random_split
 from tcpvit.data.scenes.fields import within
 from tcpvit.layers.bands import BandDCT
 
@@ -155,3 +158,20 @@ def test_a_network_runs_with_fewer_epochs(small):
     assert record["epochs"] == record["settings"]["epochs"] == 1
     assert sum(map(sum, record["confusion"])) == record["measured_pixels"]
     assert record["leakage"] == 0
+
+
+@pytest.mark.parametrize("components", [None, 4])
+def test_spectra_are_standardised_or_projected_as_scikit_learn_does(components):
+    random = np.random.RandomState(0)
+    cube = np.cumsum(random.normal(2, 1, (20, 15, 12)), axis=2).astype(np.float32)
+    bad = np.isin(np.arange(12), [0, 5])
+    scene = Scene(cube, labels=random.randint(0, 4, (20, 15)), bad_bands=bad)
+    split = random_split(scene.require_labels(), window=3, seed=0, fraction=0.3)
+    spectra = Spectra(fit_statistics(scene, split), components)
+    train = cube[split.mask("train")][:, ~bad].astype(np.float64)
+    expected = (train - train.mean(0)) / train.std(0)
+    found = spectra.apply(cube[split.mask("train")])
+    if components:
+        expected, found = np.abs(PCA(components).fit_transform(expected)), np.abs(found)
+    assert (found.dtype, found.shape[1]) == (np.float32, spectra.channels)
+    np.testing.assert_allclose(found, expected, atol=1e-4)

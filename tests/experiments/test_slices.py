@@ -52,7 +52,7 @@ def places(tmp_path_factory) -> Places:
     """Two tiny runs with their records."""
     folder = tmp_path_factory.mktemp("slices")
     splits = Splits("made", make_set(40, 0), make_set(20, 1), make_set(20, 2))
-    found = Places.of("slices", None, folder / "runs", folder / "results", folder / "pages")
+    found = Places(folder / "runs", folder / "results", folder / "pages")
     small = ("model.options.depth=1", "schedule.epochs=1", "evaluation.gradients=1", "data.batch_size=10")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(slices, "load_splits", lambda data: splits)
@@ -229,7 +229,7 @@ def test_the_page_says_what_was_measured(places):
 
 
 def test_without_records_there_is_no_page(tmp_path):
-    assert write(Places.of("slices", None, tmp_path, tmp_path, tmp_path / "pages")) == []
+    assert write(Places(tmp_path, tmp_path, tmp_path / "pages")) == []
     assert not Path(tmp_path / "pages").exists()
 
 

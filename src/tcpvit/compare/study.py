@@ -103,16 +103,6 @@ class Places:
     results: Path
     pages: Path
 
-    @classmethod
-    def of(cls, study: str, epochs: int | None, runs: Path, results: Path, pages: Path) -> Places:
-        """Runs with other epochs than planned are kept apart: they are another study.
-
-        >>> Places.of("classification", 2, Path("runs"), Path("results"), Path("pages")).results.as_posix()
-        'results/classification-2-epochs'
-        """
-        name = study if epochs is None else f"{study}-{epochs}-epochs"
-        return cls(runs / name, results / name, pages if epochs is None else pages / name)
-
     def records(self) -> list[Record]:
         """All of them, in the order of their names."""
         return [_read_record(file) for file in sorted(self.results.glob("*.json"))]

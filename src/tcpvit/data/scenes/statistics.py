@@ -1,10 +1,9 @@
-"""What a model needs to know about the bands, from training pixels only: scale, principal axes, kept frequencies."""
+"""What a model needs to know about the bands, from training pixels only: their scale, and the frequencies to keep."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +19,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class SceneStatistics:
-    """Mean and standard deviation of each used band, principal axes if asked for, and the frequencies worth keeping.
+    """Mean, standard deviation and covariance of the used bands, and the frequencies worth keeping.
 
     `bands` are the numbers of the bands that are used. `energy` is the share of the variance of the (centred, not
     rescaled) spectra at each frequency of their DCT; the first `kept_frequencies` hold what `reason` says.
@@ -30,17 +29,12 @@ class SceneStatistics:
     bands: NDArray[np.intp]
     mean: Floats
     std: Floats
+    covariance: Floats  # (bands, bands)
     energy: Floats
     kept_frequencies: int
     reason: str
     pixels: int
     transductive: bool
-    components: Floats | None = None  # (P, bands), of the standardised spectra, by falling variance
-
-    @property
-    def channels(self) -> int:
-        """How many values a pixel has after `apply`."""
-        return len(self.bands) if self.components is None else len(self.components)
 
     @property
     def origin(self) -> str:
@@ -50,44 +44,31 @@ class SceneStatistics:
         )
         return f"{self.pixels:,} {which}"
 
-    def apply(self, spectra: NDArray[Any]) -> NDArray[np.float32]:
-        """Spectra (..., B) of the scene -> standardised (..., bands), or their coordinates on the principal axes."""
-        chosen = spectra if len(self.bands) == spectra.shape[-1] else spectra[..., self.bands]
-        scaled = (chosen - self.mean.astype(np.float32)) / self.std.astype(np.float32)
-        if self.components is not None:
-            scaled = scaled @ self.components.T.astype(np.float32)
-        return scaled.astype(np.float32, copy=False)
-
 
 def fit_statistics(
     scene: Scene,
     split: SceneSplit | None = None,
     *,
     transductive: bool = False,
-    components: int | None = None,
     energy: float = ENERGY,
 ) -> SceneStatistics:
     """Measure the good bands on the training pixels of `split`, or on all pixels of the scene with `transductive`.
 
-    `components` asks for so many principal components. `energy` is the share of the variance that the suggested
-    number of frequencies should hold.
+    `energy` is the share of the variance that the suggested number of frequencies should hold.
     """
     if not 0 < energy < 1:
         raise ValueError(f"energy is a share of the variance above 0 and below 1, got {energy}")
     bands = scene.good_bands
-    if components is not None and not 1 <= components <= len(bands):
-        raise ValueError(f"components should be between 1 and the {len(bands)} bands in use, got {components}")
     number, mean, covariance = _moments(scene, _spectra(scene, split, bands, transductive), transductive)
     std = np.sqrt(np.diag(covariance))
     std = np.where(std > 0, std, 1.0)  # a band without variation says nothing, at any scale
     shares = frequency_energy(covariance)
     kept = int(np.searchsorted(np.cumsum(shares), energy - 1e-12) + 1)
-    axes = None if components is None else _principal_axes(covariance / np.outer(std, std), components)
     reason = (
         f"the first {kept} of {len(bands)} frequencies hold {shares[:kept].sum():.1%} of the variance of {number:,} "
-        f"{'spectra of the whole scene' if transductive else 'training spectra'} (at least {energy:.0%} was asked)"
+        f"{'spectra of the whole scene' if transductive else 'training spectra'} (the fewest that hold {energy:.0%})"
     )
-    return SceneStatistics(bands, mean, std, shares, kept, reason, number, transductive, axes)
+    return SceneStatistics(bands, mean, std, covariance, shares, kept, reason, number, transductive)
 
 
 def frequency_energy(covariance: Floats) -> Floats:
@@ -145,9 +126,3 @@ def _moments(scene: Scene, blocks: Iterator[Floats], transductive: bool) -> tupl
         mean = mean + step * (len(block) / together)
         number = together
     return number, mean, scatter / number
-
-
-def _principal_axes(correlation: Floats, number: int) -> Floats:
-    """(number, B), by falling variance; the largest entry of each is positive, so that the answer is unique."""
-    axes = np.linalg.eigh(correlation).eigenvectors[:, ::-1].T[:number]
-    return axes * np.sign(axes[np.arange(number), np.abs(axes).argmax(1)])[:, None]
