@@ -69,7 +69,8 @@ class ExportedModel(nn.Module):
             return images.new_zeros(0, len(self.about["classes"]), *self._map_shape())
         inputs = images.float().cpu()
         inputs = self._as_pixels(inputs) if self.about["input"] == "pixels" else inputs
-        given = torch.cat([torch.from_numpy(self.run(some.numpy())) for some in inputs.split(AT_ONCE)]).to(images.device)
+        parts = [torch.from_numpy(self.run(some.numpy())) for some in inputs.split(AT_ONCE)]
+        given = torch.cat(parts).to(images.device)
         return given.clamp_min(1e-30).log() if self.about["output"] == "probabilities" else given
 
     def _map_shape(self) -> tuple[int, ...]:
