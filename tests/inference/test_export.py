@@ -362,6 +362,15 @@ def test_a_missing_extra_is_named(place, tmp_path, monkeypatch):
         export_model("run", format="openvino")
 
 
+def test_large_batches_are_run_in_parts(place):
+    model = load_exported(place / FILES["onnx"]).model
+    images = torch.randn(70, *model.about["image_shape"])
+    run, sizes = model.run, []
+    model.run = lambda some: sizes.append(len(some)) or run(some)
+    torch.testing.assert_close(model(images)[:3], torch.from_numpy(run(images[:3].numpy())), atol=1e-5, rtol=1e-5)
+    assert sizes == [32, 32, 6]
+
+
 def test_other_images_than_the_files_are_refused(place):
     with pytest.raises(ValueError, match="takes images of 3×32×32, got 3×9×9; resize them"):
         load_model("model.onnx").model(torch.zeros(1, 3, 9, 9))

@@ -260,7 +260,9 @@ def test_registry():
     assert twin_name("std_vit_cifar") == "tcp_vit_cifar"
     with pytest.raises(ValueError, match="registered already"):
         register_model("tcp_vit_cifar", ViTConfig("tcp", img_size=32, patch_size=4))
-    with pytest.raises(ValueError, match="no twin"):
+    with pytest.raises(ValueError, match="no twin 'tcp_scene_small'"):
+        twin_name("std_scene_small")
+    with pytest.raises(ValueError, match="no model is called 'tcp_vit_nowhere'"):
         twin_name("tcp_vit_nowhere")
 
 

@@ -33,7 +33,7 @@ from tcpvit.training.checkpoint import list_checkpoints, read_checkpoint  # noqa
 
 TCPVIT = [sys.executable, "-m", "tcpvit", "train"]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
 LIMIT = 600.0  # seconds for a run to end
 GROWTH = 20e6  # bytes that the process may gain in the second half of the steps
 
@@ -69,6 +69,17 @@ def kill_at_random(process: subprocess.Popen[bytes], seconds: float, number: sig
         return True
 
 
+def exit_code(process: subprocess.Popen[bytes]) -> int:
+    """The exit code of a run; one that does not end is ended, and its log says where it was."""
+    try:
+        return process.wait(timeout=LIMIT)
+    except subprocess.TimeoutExpired:
+        for member in [*descendants(process.pid), process.pid]:
+            with suppress(ProcessLookupError):
+                os.kill(member, signal.SIGABRT)  # Python's fault handler writes every thread's stack
+        return process.wait()
+
+
 def descendants(parent: int) -> list[int]:
     """The processes that a process has started, and those that these have: torchrun's workers leave its group."""
     found = []
@@ -99,8 +110,8 @@ def trial(home: Path, name: str, command: list[str], draw: random.Random, whole:
         number = draw.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGTERM])
         if kill_at_random(start(command, folder, log), draw.uniform(0.1, 1.1) * whole, number):
             killed.append(number.name)
-    code = start(command, folder, log).wait(timeout=LIMIT)
-    error = difference(folder, reference) if code == 0 else f"exit code {code}: {log.read_text()[-500:]}"
+    code = exit_code(start(command, folder, log))
+    error = difference(folder, reference) if code == 0 else f"exit code {code}: {log.read_text()[-2000:]}"
     print(f"{name}: killed by {', '.join(killed) or 'nothing'}: {error or 'identical'}", flush=True)
     return error
 

@@ -67,6 +67,12 @@ VERBS: dict[str, tuple[str, str]] = {
 }
 
 
+WHERE_TO_START = (
+    "Start with `tcpvit demo`, or with your own images: `tcpvit train --data folder:PATH`. "
+    "`tcpvit VERB --help` shows examples to copy."
+)
+
+
 def main(args: Sequence[str] | None = None) -> int:
     """Run one verb and return the exit code; errors are one sentence on stderr."""
     args = list(sys.argv[1:] if args is None else args) or ["--help"]
@@ -158,7 +164,7 @@ def help_of(function: Callable[..., Any]) -> str:
 
 def _run(args: list[str]) -> int:
     app = typer.Typer(
-        help=tcpvit.__doc__,
+        help=f"{tcpvit.__doc__}\n\n{WHERE_TO_START}",
         context_settings={"help_option_names": ["-h", "--help"]},
         add_completion=False,
         rich_markup_mode="markdown",

@@ -42,7 +42,7 @@ def compare(
     stopped; runs that are complete are not trained again.
 
     Args:
-        recipe: paper-classification, paper-segmentation, tuned-classification, demo, or a YAML file.
+        recipe: paper-classification, paper-segmentation, tuned-classification, volumes, clips, demo, or a YAML file.
         model: one of the two models, short for --set model.name=MODEL; the other is its twin.
         data: a set in place of the recipe's, as cifar10 or folder:PATH; it comes with its own options.
         epochs: short for --set schedule.epochs=EPOCHS.

@@ -132,7 +132,7 @@ def figure_of(loaded: LoadedModel, found: ExplainedFile) -> Any:
         _mask_rows(explained, found.truth) if segments else _label_rows(explained, loaded.classes),
         overlay(found.pixels, _middle(explained.answer), edges=True) if segments else None,
         _middle(other, first=1).astype(float) if segments else None,
-        None if explained.by_depth is None else explained.by_depth.numpy(),
+        None if explained.by_depth is None or len(explained.by_depth) < 2 else explained.by_depth.numpy(),
         "changes" if found.truth is None else "wrong",
         "the class token looks" if model.num_prefix_tokens else "the patches look, on average",
     )
@@ -151,7 +151,7 @@ def _middle(labels: Tensor, first: int = 0) -> np.ndarray:
 def _label_rows(explained: Explanation, classes: Sequence[str]) -> list[Row]:
     """The likeliest label with everything and without each slice, with its probability."""
     rows = [("all slices", explained.probabilities)]
-    rows += [(f"without slice {k}", each) for k, each in enumerate(explained.probabilities_without)]
+    rows += [(f"without {k}", each) for k, each in enumerate(explained.probabilities_without)]
     return [Row(name, classes[int(each.argmax())], float(each.max())) for name, each in rows]
 
 
@@ -160,10 +160,10 @@ def _mask_rows(explained: Explanation, truth: Tensor | None) -> list[Row]:
     if truth is not None:
         error, without = explained.errors(truth)
         rows = [Row("all slices", "right", 1 - error)]
-        return rows + [Row(f"without slice {k}", "right", 1 - each) for k, each in enumerate(without)]
+        return rows + [Row(f"without {k}", "right", 1 - each) for k, each in enumerate(without)]
     same = 1 - explained.changed.float().flatten(1).mean(1)
     rows = [Row("all slices", "its mask", 1.0)]
-    return rows + [Row(f"without slice {k}", "the same", float(each)) for k, each in enumerate(same)]
+    return rows + [Row(f"without {k}", "the same", float(each)) for k, each in enumerate(same)]
 
 
 def _slice_images(pixels: np.ndarray, loaded: LoadedModel) -> np.ndarray:

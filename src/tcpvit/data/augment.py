@@ -68,7 +68,9 @@ class Augment:
     erase: Annotated[Fraction, Doc("probability of blanking a rectangle of 2 % to 33 % of the image")] = 0.0
     mixup: Annotated[NonNegative, Le(1000), Doc("α of the Beta distribution of mixup; 0: off")] = 0.0
     cutmix: Annotated[
-        NonNegative, Le(1000), Doc("likewise; with both on, each pair of images takes one of the two")
+        NonNegative,
+        Le(1000),
+        Doc("α of the Beta distribution of cutmix; 0: off. With both on, each pair of images takes one"),
     ] = 0.0
 
     def check_task(self, task: str, size: tuple[int, ...]) -> None:

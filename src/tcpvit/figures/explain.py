@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 WIDTH, EDGE, GAP, TITLE = 7.2, 0.12, 0.06, 0.2  # inches
 PANEL, SMALLEST, LARGEST = 1.18, 0.2, 0.62  # inches: an image, and an attention map
 DEPTH = 0.75  # inches: what each depth of a volume contributes
-LETTER = 0.053  # inches: the mean width of a letter of the rows
+LETTER, NAME_LETTER, SHARE = 0.0685, 0.047, 0.41  # inches: a wide letter of a label, one of a name, "  78 %" and a gap
 STEP, ROWS = 0.42, 4  # the height of a row of the answer, and how many have room at least
 SLICES = 3  # shown; a longer tube is shown by its first slices
 COLOURS = (INK, ORANGE, SKY)
@@ -150,7 +150,7 @@ def _draw_rows(canvas: _Canvas, left: float, top: float, height: float, rows: Se
         panel.set_xlim(0, 1)
         panel.set_ylim(-0.5, 0.5)
         canvas.write(left, y + 0.12, row.name)
-        room = int(width / LETTER) - len(row.name) - 8  # beside the name, for the label
+        room = int((width - SHARE - NAME_LETTER * len(row.name)) / LETTER)  # beside the name, for the label
         found = f"{letters.shortened(row.label, max(room, 6))}  {100 * row.share:.0f} %"
         canvas.write(left + width, y + 0.12, found, ha="right", weight="bold" if i == 0 else "normal")
     for line, text in enumerate(("gradient × input: red patches speak", "for the answer, blue ones against it")):

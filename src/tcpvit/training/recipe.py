@@ -64,7 +64,7 @@ class DataRecipe:
         Text, Doc("the set: digits-on-photos, cifar10, svhn, stl10, oxford-pet, folder:PATH, a scene or scene:PATH")
     ] = "digits-on-photos"
     root: Annotated[Text | None, Doc("where sets lie; null: $TCPVIT_DATA, else the user's cache")] = None
-    options: Annotated[dict[Text, Any], Doc("options of the set, as {split: paper, seed: 1}")] = field(
+    options: Annotated[dict[Text, Any], Doc("options of the set ({split: paper, seed: 1} for example)")] = field(
         default_factory=dict
     )
     image_size: Annotated[
