@@ -263,8 +263,9 @@ def table(name: str, seconds: dict[str, float]) -> Table:
     for method, way, minutes in [(PROJECTED, False, 0.0), (PLAIN_SVD, False, 0.0), *fitted, *refined]:
         pair = {keep: found.get((method, way, minutes, keep)) for keep in KEEP}
         best = [found.get((BEST, way, minutes, keep)) for keep in KEEP]
-        if method != BEST and [r and r["forms"] for r in pair.values()] == [r and r["forms"] for r in best]:
-            continue  # the same models
+        same = method != BEST and [r and r["forms"] for r in pair.values()] == [r and r["forms"] for r in best]
+        if same or not any(pair.values()):
+            continue
         spent = [r["cpu_seconds"] for r in pair.values() if r and method in METHODS and not minutes]
         result.add(
             f"{method}, {minutes:g} minutes of refinement" if minutes else method,
