@@ -53,11 +53,11 @@ def blocks(places: Places) -> dict[str, Blocks]:
         "hyperspectral.md": {
             "pairs": markdown(pair_table(records)),
             "models": markdown(model_table(records)),
-            "levers": markdown(lever_table(records)),
             "scene": markdown(scene_table(read_json(whole)["models"] if whole.is_file() else [])),
         },
         "hyperspectral_runs.md": {
             "ablations": markdown(ablation_table(records)),
+            "levers": markdown(lever_table(records)),
             "kept": figure(STEM, "W with 8 to 32 coefficients of each spectrum.", places.pages),
             "chosen": markdown(choice_table(records)),
         },

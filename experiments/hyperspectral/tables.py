@@ -32,7 +32,7 @@ LABELS = {
     "hybridsn": "HybridSN-like",
     "spectralformer": "SpectralFormer-like",
 }
-IN_SHORT = ("tcp_scene", "std_scene_small", "std_scene", "ssftt", "hybridsn", "svm-dct")  # for the README
+IN_SHORT = ("tcp_scene", "std_scene_small", "std_scene", "ssftt", "hybridsn", "svm-mean-3")  # for the README
 SPLITS = {"random": "random 10 %", "disjoint": "disjoint fields"}
 PAIRS = (  # which model, against which, on which split
     ("tcp_scene", "std_scene_small", "random"),
@@ -53,6 +53,7 @@ PAIRS = (  # which model, against which, on which split
     ("tcp_scene", "svm-bands", "disjoint"),
     ("tcp_scene", "svm-dct", "disjoint"),
     ("tcp_scene", "svm-mean", "disjoint"),
+    ("tcp_scene", "svm-mean-3", "disjoint"),
     ("std_scene", "svm-dct", "disjoint"),
     ("tcp_scene-dropout", "tcp_scene", "disjoint"),
     ("tcp_scene-dropout", "std_scene-dropout", "disjoint"),
