@@ -154,12 +154,15 @@ def test_a_calibration_that_was_stopped_goes_on(tmp_path, monkeypatch):
 
 def test_what_was_fitted_to_other_data_is_not_used(tmp_path):
     model, folder = vit(depth=3), tmp_path / "calibration"
+    folder.mkdir()
+    (folder / "notes.txt").write_text("of the user")
     with pytest.raises(KeyboardInterrupt):
         tensorize_(model, HALF, calibrate=images(3, seed=5), resume=folder, progress=Killed())
     expected = copy.deepcopy(model)
     tensorize_(expected, HALF, calibrate=images(3))
     tensorize_(model, HALF, calibrate=images(3), resume=folder)
     assert torch.equal(model(images(1)[0]), expected(images(1)[0]))
+    assert [path.name for path in folder.iterdir()] == ["notes.txt"]
     with pytest.raises(ValueError, match="pass keep= and calibrate= too"):
         tensorize_(vit(), tube=3, resume=folder)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -74,7 +75,8 @@ class Done:
         if self.folder is not None:
             for path in [self.folder / INDEX, *self.folder.glob("part-*.safetensors")]:
                 path.unlink()
-            self.folder.rmdir()
+            with contextlib.suppress(OSError):  # it holds files of others
+                self.folder.rmdir()
 
     def _part(self) -> Path:
         assert self.folder is not None
