@@ -100,6 +100,11 @@ LABELS |= {  # `experiments.classification.small`: overlapping patches, depthwis
     "std-28-fine-deep": "dense, 28 wide, 6 blocks, patches of 2×2",
     "tcp-52-fine": "TCP-ViT of 2 slices, 52 wide, 3 blocks, patches of 2×2",
     "tcp-76-fine-shared": "TCP-ViT of 2 slices with shared weights, 76 wide, 3 blocks, patches of 2×2",
+    "std-34-fine": "dense, 34 wide",
+    "tcp-64-fine-shuffle": "TCP-ViT of 4 slices, 64 wide, shuffled",
+    "tcp-64-fine-mix": "TCP-ViT of 4 slices, 64 wide, mixed by learned matrices",
+    "tcp-48-fine-shuffle": "TCP-ViT of 2 slices, 48 wide, shuffled",
+    "tcp-68-fine-shared": "TCP-ViT of 2 slices with shared weights, 68 wide",
 }
 # The same models, with another rate for slices.
 SAME = {"joint-sqrt-lr": "joint-full-lr", "large-sqrt": "large-81x3"}

@@ -5,6 +5,7 @@ patches by convolutions, depthwise 3×3 filters in the FFN, attention between po
 head. A dense ViT gets all of it; c-products buy it twice the width for the same weights.
 
 - `small-screen`: short runs on held-out training images, as many of the dense ViT as of the TCP-ViT;
+- `small-structure`: longer ones of the dense ViT that won, and of TCP-ViTs whose slices have weights of their own;
 - `small`: the finals, test images, the recipe's 40 epochs.
 """
 
@@ -16,12 +17,9 @@ from tcpvit.compare.classification import SEEDS
 from tcpvit.compare.study import Planned
 
 RECIPE = "small-classification"
-HELD_OUT = (
-    "data.options.val_fraction=0.1",
-    "optimizer.slice_lr_scale=sqrt",
-    "schedule.epochs=2",
-    "schedule.warmup_epochs=0.5",
-)
+HELD_OUT = ("data.options.val_fraction=0.1", "optimizer.slice_lr_scale=sqrt")
+SHORT = ("schedule.epochs=2", "schedule.warmup_epochs=0.5")
+LONGER = ("schedule.epochs=8", "evaluation.every=8")
 SPATIAL = {"patch_embed": "conv", "class_token": False, "global_pool": "avg", "positions": False, "local": 3}
 SPATIAL |= {"attention_pool": 2, "zero_residual": True, "depth": 2}
 
@@ -63,6 +61,16 @@ RATES = {
     "tcp-56-tube-2": (0.008, 0.016),
     **dict.fromkeys(("std-32-deep", *(name for name in TRIED if "fine" in name)), (0.008,)),
 }  # else 0.004
+# After 8 epochs, all with the tokens of `FINE` and 4 blocks: twice the width for the same weights may also come from
+# slices of half the width with their own weights, at as many FLOPs as the dense ViT's.
+FOUR = {**FINE, "depth": 4, "num_heads": 2}
+STRUCTURES = {
+    "std-34-fine": near("std", 34, None, 2.0, **FOUR),
+    "tcp-64-fine-shuffle": near("tcp", 64, None, 2.0, **FOUR, coupling="[norm,shuffle]"),
+    "tcp-64-fine-mix": near("tcp", 64, None, 2.0, **FOUR, coupling="[norm,mix:rotation]"),
+    "tcp-48-fine-shuffle": near("tcp", 48, None, 2.0, **FOUR, tube=2, coupling="[norm,shuffle]"),
+    "tcp-68-fine-shared": near("tcp", 68, None, 2.0, **FOUR, tube=2, coupling="[norm,shared,mix]"),
+}
 # What the trials chose; evaluated every fourth epoch.
 SLOWLY = ("optimizer.lr=0.008", "evaluation.every=4")
 FINALS = {
@@ -74,9 +82,13 @@ def planned() -> list[Planned]:
     """Every run, the most important first."""
     return [
         *(
-            Planned("small-screen", f"{name}-{rate}", RECIPE, (*HELD_OUT, *TRIED[name], f"optimizer.lr={rate}"))
+            Planned("small-screen", f"{name}-{rate}", RECIPE, (*HELD_OUT, *SHORT, *TRIED[name], f"optimizer.lr={rate}"))
             for name in TRIED
             for rate in RATES.get(name, (0.004,))
+        ),
+        *(
+            Planned("small-structure", name, RECIPE, (*HELD_OUT, *LONGER, *changes, "optimizer.lr=0.008"))
+            for name, changes in STRUCTURES.items()
         ),
         *(Planned("small", name, RECIPE, FINALS[name], seed) for seed, name in product(SEEDS, FINALS)),
     ]
