@@ -31,12 +31,20 @@ struct Row {  // the rows of a head
 template <typename A>
 constexpr int TOGETHER = Vec<A>::size() < 8 ? Vec<A>::size() : 8;
 
+// Vectors of queries (forward) or keys (backward) that are taken abreast, so that what is broadcast serves them all: with
+// TOGETHER of them their sums fill half of the registers.
+#ifdef CPU_CAPABILITY_AVX512
+constexpr int ABREAST = 2;
+#else
+constexpr int ABREAST = 1;
+#endif
+
 template <typename A>
 struct Work {  // of a thread
-  Rows<A> scores, tile, tile_t;
+  Rows<A> scores, tiles, tile_t;
   explicit Work(int64_t tokens)
-      : scores(std::max(tokens, 2 * MAX_WIDTH) + Vec<A>::size(), Vec<A>::size()),
-        tile(Vec<A>::size(), Vec<A>::size()), tile_t(Vec<A>::size(), Vec<A>::size()) {}
+      : scores(ABREAST * std::max(tokens, MAX_WIDTH) + 2 * Vec<A>::size(), Vec<A>::size()),
+        tiles(ABREAST * Vec<A>::size(), Vec<A>::size()), tile_t(Vec<A>::size(), Vec<A>::size()) {}
 };
 
 // How many tokens fill whole vectors, or are better padded to them than taken one by one.
@@ -52,21 +60,34 @@ A top_of(Vec<A> x) {
   return at::vec::vec_reduce_all<A>([](const Vec<A>& a, const Vec<A>& b) { return at::vec::maximum(a, b); }, x);
 }
 
-// total[r] += Σ_e lanes[e] · rows[e][at + r] for R tokens.
-template <int R, typename A>
-inline void dot(Vec<A>* total, const Vec<A>* lanes, const Row<A>& rows, int64_t at, int64_t width) {
+// total[r][p] += Σ_e lanes[e][p] · rows[e][i + r] for R tokens and P vectors.
+template <int R, int P, typename A>
+inline void dot(Vec<A> (&total)[R][P], const Vec<A> (*lanes)[P], const Row<A>& rows, int64_t i, int64_t width) {
   for (int64_t e = 0; e < width; ++e)
-    for (int r = 0; r < R; ++r) total[r] = fmadd(lanes[e], Vec<A>(rows[e][at + r]), total[r]);
+    for (int r = 0; r < R; ++r) {
+      const Vec<A> one(rows[e][i + r]);
+      for (int p = 0; p < P; ++p) total[r][p] = fmadd(lanes[e][p], one, total[r][p]);
+    }
 }
 
-// lanes[e] += Σ_r weights[r] · rows[e][at + r] for R tokens.
-template <int R, typename A>
-inline void add(Vec<A>* lanes, const Vec<A>* weights, const Row<A>& rows, int64_t at, int64_t width) {
+// sums[e][p] += Σ_r weights[r][p] · rows[e][i + r] for R tokens and P vectors.
+template <int R, int P, typename A>
+inline void add(Vec<A> (*sums)[P], const Vec<A> (&weights)[R][P], const Row<A>& rows, int64_t i, int64_t width) {
   for (int64_t e = 0; e < width; ++e) {
-    Vec<A> total = lanes[e];
-    for (int r = 0; r < R; ++r) total = fmadd(weights[r], Vec<A>(rows[e][at + r]), total);
-    lanes[e] = total;
+    Vec<A> total[P];
+    for (int p = 0; p < P; ++p) total[p] = sums[e][p];
+    for (int r = 0; r < R; ++r) {
+      const Vec<A> one(rows[e][i + r]);
+      for (int p = 0; p < P; ++p) total[p] = fmadd(weights[r][p], one, total[p]);
+    }
+    for (int p = 0; p < P; ++p) sums[e][p] = total[p];
   }
+}
+
+template <int R, int P, typename A>
+inline void fill(Vec<A> (&all)[R][P], Vec<A> with) {
+  for (int r = 0; r < R; ++r)
+    for (int p = 0; p < P; ++p) all[r][p] = with;
 }
 
 // WIDTH below is the width of the head if it is known when this is compiled, else 0.
@@ -78,60 +99,79 @@ struct Forward {
   Row<A> q, k, v, out;
   A* lse;  // log Σ exp of the scores of each query, in units of log 2
 
-  template <int R>
-  void score_and_weigh(const Vec<A>* query, Vec<A>* total, Vec<A>& all, int64_t j, int64_t width) const {
-    Vec<A> weight[R];
-    for (int r = 0; r < R; ++r) weight[r] = Vec<A>(0);
-    dot<R>(weight, query, k, j, width);
-    for (int r = 0; r < R; ++r) {
-      weight[r] = bounded_exp2(weight[r]);
-      all = all + weight[r];
-    }
-    add<R>(total, weight, v, j, width);
+  // P vectors of queries, scaled to units of log 2, and what they gather over the keys.
+  template <int WIDTH, int P>
+  struct Gathered {
+    Vec<A> query[HELD<WIDTH>][P], total[HELD<WIDTH>][P], all[P], top[P];
+  };
+
+  template <int R, int P, typename Sums>
+  void score_and_weigh(Sums& sums, int64_t j, int64_t width) const {
+    Vec<A> weight[R][P];
+    fill(weight, Vec<A>(0));
+    dot(weight, sums.query, k, j, width);
+    for (int r = 0; r < R; ++r)
+      for (int p = 0; p < P; ++p) {
+        weight[r][p] = bounded_exp2(weight[r][p]);
+        sums.all[p] = sums.all[p] + weight[r][p];
+      }
+    add(sums.total, weight, v, j, width);
   }
 
-  template <int R>
-  void score(const Vec<A>* query, Vec<A>& top, Rows<A>& scores, int64_t j, int64_t width) const {
-    Vec<A> score[R];
-    for (int r = 0; r < R; ++r) score[r] = Vec<A>(0);
-    dot<R>(score, query, k, j, width);
-    for (int r = 0; r < R; ++r) {
-      score[r].store(scores[j + r]);
-      top = clamp_min(score[r], top);
-    }
+  template <int R, int P, typename Sums>
+  void score(Sums& sums, Rows<A>& scores, int64_t j, int64_t width) const {
+    Vec<A> score[R][P];
+    fill(score, Vec<A>(0));
+    dot(score, sums.query, k, j, width);
+    for (int r = 0; r < R; ++r)
+      for (int p = 0; p < P; ++p) {
+        score[r][p].store(scores[(j + r) * P + p]);
+        sums.top[p] = clamp_min(score[r][p], sums.top[p]);
+      }
   }
 
-  template <int R>
-  void weigh(Vec<A>* total, Vec<A>& all, Vec<A> top, Rows<A>& scores, int64_t j, int64_t width) const {
-    Vec<A> weight[R];
-    for (int r = 0; r < R; ++r) {
-      weight[r] = exp2(Vec<A>::loadu(scores[j + r]) - top);
-      all = all + weight[r];
-    }
-    add<R>(total, weight, v, j, width);
+  template <int R, int P, typename Sums>
+  void weigh(Sums& sums, Rows<A>& scores, int64_t j, int64_t width) const {
+    Vec<A> weight[R][P];
+    for (int r = 0; r < R; ++r)
+      for (int p = 0; p < P; ++p) {
+        weight[r][p] = exp2(Vec<A>::loadu(scores[(j + r) * P + p]) - sums.top[p]);
+        sums.all[p] = sums.all[p] + weight[r][p];
+      }
+    add(sums.total, weight, v, j, width);
   }
 
-  template <int WIDTH>
-  void queries(const Head& s, Work<A>& work, Vec<A> largest_key, int64_t i) const {
-    const int64_t width = WIDTH ? WIDTH : s.width, whole = s.tokens / TOGETHER<A> * TOGETHER<A>;
-    Vec<A> query[HELD<WIDTH>], total[HELD<WIDTH>], all(0), top(0), size(0);
-    for (int64_t e = 0; e < width; ++e) {
-      query[e] = Vec<A>::loadu(q[e] + i) * Vec<A>(static_cast<A>(s.scale * LOG2E));
-      size = fmadd(query[e].abs(), largest_key, size);
-      total[e] = Vec<A>(0);
+  // P vectors of queries from i on.
+  template <int WIDTH, int P>
+  [[gnu::noinline]] void queries(const Head& s, Work<A>& work, Vec<A> largest_key, int64_t i) const {
+    constexpr int64_t W = Vec<A>::size(), R = TOGETHER<A>;
+    const int64_t width = WIDTH ? WIDTH : s.width, whole = s.tokens / R * R;
+    Gathered<WIDTH, P> sums;
+    Vec<A> size(0);
+    for (int p = 0; p < P; ++p) {
+      Vec<A> most(0);
+      for (int64_t e = 0; e < width; ++e) {
+        sums.query[e][p] = Vec<A>::loadu(q[e] + i + p * W) * Vec<A>(static_cast<A>(s.scale * LOG2E));
+        sums.total[e][p] = Vec<A>(0);
+        most = fmadd(sums.query[e][p].abs(), largest_key, most);
+      }
+      size = at::vec::maximum(size, most);
+      sums.all[p] = sums.top[p] = Vec<A>(0);
     }
     if (top_of(size) < static_cast<A>(BOUND)) {  // not if it is NaN
-      for (int64_t j = 0; j < whole; j += TOGETHER<A>) score_and_weigh<TOGETHER<A>>(query, total, all, j, width);
-      for (int64_t j = whole; j < s.tokens; ++j) score_and_weigh<1>(query, total, all, j, width);
+      for (int64_t j = 0; j < whole; j += R) score_and_weigh<R, P>(sums, j, width);
+      for (int64_t j = whole; j < s.tokens; ++j) score_and_weigh<1, P>(sums, j, width);
     } else {
-      top = Vec<A>(-std::numeric_limits<A>::infinity());
-      for (int64_t j = 0; j < whole; j += TOGETHER<A>) score<TOGETHER<A>>(query, top, work.scores, j, width);
-      for (int64_t j = whole; j < s.tokens; ++j) score<1>(query, top, work.scores, j, width);
-      for (int64_t j = 0; j < whole; j += TOGETHER<A>) weigh<TOGETHER<A>>(total, all, top, work.scores, j, width);
-      for (int64_t j = whole; j < s.tokens; ++j) weigh<1>(total, all, top, work.scores, j, width);
+      for (int p = 0; p < P; ++p) sums.top[p] = Vec<A>(-std::numeric_limits<A>::infinity());
+      for (int64_t j = 0; j < whole; j += R) score<R, P>(sums, work.scores, j, width);
+      for (int64_t j = whole; j < s.tokens; ++j) score<1, P>(sums, work.scores, j, width);
+      for (int64_t j = 0; j < whole; j += R) weigh<R, P>(sums, work.scores, j, width);
+      for (int64_t j = whole; j < s.tokens; ++j) weigh<1, P>(sums, work.scores, j, width);
     }
-    for (int64_t e = 0; e < width; ++e) (total[e] / all).store(out[e] + i);
-    (top + all.log2()).store(lse + i);
+    for (int p = 0; p < P; ++p) {
+      for (int64_t e = 0; e < width; ++e) (sums.total[e][p] / sums.all[p]).store(out[e] + i + p * W);
+      (sums.top[p] + sums.all[p].log2()).store(lse + i + p * W);
+    }
   }
 
   void one_query(const Head& s, Work<A>& work, int64_t i) const {
@@ -173,7 +213,9 @@ struct Forward {
         largest = at::vec::maximum(largest, Vec<A>::loadu(k[e] + j, std::min(W, s.tokens - j)).abs());
     const int64_t whole = std::min(in_vectors<A>(s.tokens), last);
     int64_t i = first;
-    for (; i < whole; i += W) queries<WIDTH>(s, work, Vec<A>(top_of(largest)), i);
+    for (; i + (ABREAST - 1) * W < whole; i += ABREAST * W)
+      queries<WIDTH, ABREAST>(s, work, Vec<A>(top_of(largest)), i);
+    for (; i < whole; i += W) queries<WIDTH, 1>(s, work, Vec<A>(top_of(largest)), i);
     for (; i < last; ++i) one_query(s, work, i);
   }
 };
@@ -184,37 +226,39 @@ struct Backward {
   // q is scaled as forward's, so that scores are the same to the last bit; mean_i = Σ_j P_ij dP_ij = Σ_e dO_ie O_ie
   const A *lse, *mean;  // mean is negative
 
-  // The keys of one vector against R queries from i on, whose gradients of scores go to the tile from row r on.
-  template <int R>
-  void step(const Vec<A>* key, const Vec<A>* value, Vec<A>* d_key, Vec<A>* d_value, Rows<A>& tile, int64_t i, int64_t r,
-            int64_t width) const {
-    Vec<A> weight[R], d_score[R];
-    for (int n = 0; n < R; ++n) {
-      weight[n] = Vec<A>(0);
-      d_score[n] = Vec<A>(mean[i + n]);
-    }
-    dot<R>(weight, key, q, i, width);
-    dot<R>(d_score, value, grad, i, width);
-    for (int n = 0; n < R; ++n) {
-      weight[n] = exp2(weight[n] - Vec<A>(lse[i + n]));
-      d_score[n] = weight[n] * d_score[n];
-      d_score[n].store(tile[r + n]);
-    }
-    add<R>(d_key, d_score, q, i, width);
-    add<R>(d_value, weight, grad, i, width);
+  // The keys of P vectors against R queries from i on, whose gradients of scores go to the tiles from row r on.
+  template <int R, int P>
+  void step(const Vec<A> (*key)[P], const Vec<A> (*value)[P], Vec<A> (*d_key)[P], Vec<A> (*d_value)[P], Rows<A>& tiles,
+            int64_t i, int64_t r, int64_t width) const {
+    Vec<A> weight[R][P], d_score[R][P];
+    fill(weight, Vec<A>(0));
+    dot(weight, key, q, i, width);
+    for (int n = 0; n < R; ++n)
+      for (int p = 0; p < P; ++p) {
+        weight[n][p] = exp2(weight[n][p] - Vec<A>(lse[i + n]));
+        d_score[n][p] = Vec<A>(mean[i + n]);
+      }
+    add(d_value, weight, grad, i, width);
+    dot(d_score, value, grad, i, width);
+    for (int n = 0; n < R; ++n)
+      for (int p = 0; p < P; ++p) {
+        d_score[n][p] = weight[n][p] * d_score[n][p];
+        d_score[n][p].store(tiles[p * Vec<A>::size() + r + n]);
+      }
+    add(d_key, d_score, q, i, width);
   }
 
   // d_q += (the tile of gradients of scores, transposed) · k, for the queries of one vector and the keys of one.
-  void add_to_queries(Work<A>& work, int64_t i, int64_t j, int64_t live, int64_t width) const {
+  void add_to_queries(A* tile, Work<A>& work, int64_t i, int64_t j, int64_t live, int64_t width) const {
     constexpr int64_t W = Vec<A>::size();
     Vec<A> d_score[W];
 #ifdef CPU_CAPABILITY_AVX512
     if constexpr (std::is_same_v<A, float>) {
-      for (int64_t n = 0; n < W; n += 4) four_columns(work.tile[0] + n, W, d_score + n);
+      for (int64_t n = 0; n < W; n += 4) four_columns(tile + n, W, d_score + n);
     } else
 #endif
     {
-      at::vec::transpose_mxn<A>(work.tile[0], W, work.tile_t[0], W, W, W);
+      at::vec::transpose_mxn<A>(tile, W, work.tile_t[0], W, W, W);
       for (int64_t n = 0; n < W; ++n) d_score[n] = Vec<A>::loadu(work.tile_t[n]);
     }
     for (int64_t n = live; n < W; ++n) d_score[n] = Vec<A>(0);
@@ -229,27 +273,31 @@ struct Backward {
     }
   }
 
-  template <int WIDTH>
-  void keys(const Head& s, Work<A>& work, int64_t j) const {
+  // P vectors of keys from j on.
+  template <int WIDTH, int P>
+  [[gnu::noinline]] void keys(const Head& s, Work<A>& work, int64_t j) const {
     constexpr int64_t W = Vec<A>::size(), R = TOGETHER<A>;
-    const int64_t width = WIDTH ? WIDTH : s.width, live = std::min(W, s.tokens - j);
-    Vec<A> key[HELD<WIDTH>], value[HELD<WIDTH>], d_key[HELD<WIDTH>], d_value[HELD<WIDTH>];
-    for (int64_t e = 0; e < width; ++e) {
-      key[e] = Vec<A>::loadu(k[e] + j);
-      value[e] = Vec<A>::loadu(v[e] + j);
-      d_key[e] = d_value[e] = Vec<A>(0);
-    }
+    const int64_t width = WIDTH ? WIDTH : s.width;
+    Vec<A> key[HELD<WIDTH>][P], value[HELD<WIDTH>][P], d_key[HELD<WIDTH>][P], d_value[HELD<WIDTH>][P];
+    for (int64_t e = 0; e < width; ++e)
+      for (int p = 0; p < P; ++p) {
+        key[e][p] = Vec<A>::loadu(k[e] + j + p * W);
+        value[e][p] = Vec<A>::loadu(v[e] + j + p * W);
+        d_key[e][p] = d_value[e][p] = Vec<A>(0);
+      }
     for (int64_t i = 0; i < s.tokens; i += W) {
       const int64_t count = std::min(W, s.tokens - i);
       int64_t r = 0;
-      for (; r + R <= count; r += R) step<R>(key, value, d_key, d_value, work.tile, i + r, r, width);
-      for (; r < count; ++r) step<1>(key, value, d_key, d_value, work.tile, i + r, r, width);
-      add_to_queries(work, i, j, live, width);
+      for (; r + R <= count; r += R) step<R, P>(key, value, d_key, d_value, work.tiles, i + r, r, width);
+      for (; r < count; ++r) step<1, P>(key, value, d_key, d_value, work.tiles, i + r, r, width);
+      for (int p = 0; p < P; ++p)
+        add_to_queries(work.tiles[p * W], work, i, j + p * W, std::min(W, s.tokens - j - p * W), width);
     }
-    for (int64_t e = 0; e < width; ++e) {
-      (d_key[e] * Vec<A>(static_cast<A>(LN2))).store(d_k[e] + j);
-      d_value[e].store(d_v[e] + j);
-    }
+    for (int64_t e = 0; e < width; ++e)
+      for (int p = 0; p < P; ++p) {
+        (d_key[e][p] * Vec<A>(static_cast<A>(LN2))).store(d_k[e] + j + p * W);
+        d_value[e][p].store(d_v[e] + j + p * W);
+      }
   }
 
   void one_key(const Head& s, Work<A>& work, int64_t j) const {
@@ -282,8 +330,10 @@ struct Backward {
   void run(const Head& s, Work<A>& work) const {
     const int64_t whole = std::min(in_vectors<A>(s.tokens), padded<A>(s.tokens));
     for (int64_t e = 0; e < s.width; ++e) std::fill_n(d_q[e], padded<A>(s.tokens), A(0));
+    constexpr int64_t W = Vec<A>::size();
     int64_t j = 0;
-    for (; j < whole; j += Vec<A>::size()) keys<WIDTH>(s, work, j);
+    for (; j + (ABREAST - 1) * W < whole; j += ABREAST * W) keys<WIDTH, ABREAST>(s, work, j);
+    for (; j < whole; j += W) keys<WIDTH, 1>(s, work, j);
     for (; j < s.tokens; ++j) one_key(s, work, j);
     for (int64_t e = 0; e < s.width; ++e)
       for (int64_t i = 0; i < s.tokens; ++i) d_q[e][i] *= static_cast<A>(s.scale);

@@ -7,30 +7,41 @@
 
 namespace {
 
+// A block of a product is BLOCK rows by at most MOST vectors: its sums, with what they read, fill the registers.
+constexpr int BLOCK = 6;
 #ifdef CPU_CAPABILITY_AVX512
-constexpr int MOST = 4;  // vectors that a block of a product has side by side: 4 rows of them stay in registers
+constexpr int MOST = 4;
 #else
 constexpr int MOST = 2;
 #endif
 
-// out[m][n] = start[m] or out[m][n] + Σ_k w[m·wm + k·wk] · in[k][n] for M rows and N vectors.
+// out[m][n] = start[m] or out[m][n] + Σ_k w[m·wm + k·wk] · in[k][n] for M rows and N vectors. Unrolled from the beginning,
+// or the sums would go through the memory before and after the loop.
 template <int M, int N, bool ADD, typename A>
-inline void block(const A* w, int64_t wm, int64_t wk, const A* start, const A* in, int64_t in_step, A* out,
-                  int64_t out_step, int64_t depth) {
+[[gnu::noinline]] void block(const A* w, int64_t wm, int64_t wk, const A* start, const A* in, int64_t in_step, A* out,
+                             int64_t out_step, int64_t depth) {
   constexpr int64_t W = Vec<A>::size();
   Vec<A> total[M][N];
-  for (int m = 0; m < M; ++m)
-    for (int n = 0; n < N; ++n)
-      total[m][n] = ADD ? Vec<A>::loadu(out + m * out_step + n * W) : Vec<A>(start ? start[m] : A(0));
+#pragma GCC unroll 16
+  for (int m = 0; m < M; ++m) {
+    const Vec<A> first(start ? start[m] : A(0));
+#pragma GCC unroll 16
+    for (int n = 0; n < N; ++n) total[m][n] = ADD ? Vec<A>::loadu(out + m * out_step + n * W) : first;
+  }
   for (int64_t k = 0; k < depth; ++k) {
     Vec<A> column[N];
+#pragma GCC unroll 16
     for (int n = 0; n < N; ++n) column[n] = Vec<A>::loadu(in + k * in_step + n * W);
+#pragma GCC unroll 16
     for (int m = 0; m < M; ++m) {
       const Vec<A> weight(w[m * wm + k * wk]);
+#pragma GCC unroll 16
       for (int n = 0; n < N; ++n) total[m][n] = fmadd(weight, column[n], total[m][n]);
     }
   }
+#pragma GCC unroll 16
   for (int m = 0; m < M; ++m)
+#pragma GCC unroll 16
     for (int n = 0; n < N; ++n) total[m][n].store(out + m * out_step + n * W);
 }
 
@@ -42,17 +53,15 @@ struct View {
   View transposed() const { return {data, across, down}; }
 };
 
-template <int N, bool ADD, typename A>
+// The rows from m on, M at a time; a block of its own takes what is left over.
+template <int M, int N, bool ADD, typename A>
 void column_of_blocks(View<A> w, const A* start, const A* in, int64_t in_step, A* out, int64_t out_step, int64_t rows,
-                      int64_t depth) {
-  constexpr int M = N == 1 ? 8 : 4;
-  int64_t m = 0;
+                      int64_t depth, int64_t m = 0) {
   for (; m + M <= rows; m += M)
     block<M, N, ADD>(w.data + m * w.down, w.down, w.across, start ? start + m : start, in, in_step, out + m * out_step,
                      out_step, depth);
-  for (; m < rows; ++m)
-    block<1, N, ADD>(w.data + m * w.down, w.down, w.across, start ? start + m : start, in, in_step, out + m * out_step,
-                     out_step, depth);
+  if constexpr (M > 1)
+    if (m < rows) column_of_blocks<M - 1, N, ADD>(w, start, in, in_step, out, out_step, rows, depth, m);
 }
 
 // out (rows, lanes) = start + w (rows, depth) · in (depth, lanes), or += if ADD; `lanes` are whole vectors.
@@ -62,10 +71,11 @@ void product(View<A> w, const A* start, const A* in, int64_t in_step, A* out, in
   constexpr int64_t W = Vec<A>::size();
   int64_t n = 0;
   for (; n + MOST * W <= lanes; n += MOST * W)
-    column_of_blocks<MOST, ADD>(w, start, in + n, in_step, out + n, out_step, rows, depth);
+    column_of_blocks<BLOCK, MOST, ADD>(w, start, in + n, in_step, out + n, out_step, rows, depth);
   for (; MOST > 2 && n + 2 * W <= lanes; n += 2 * W)
-    column_of_blocks<2, ADD>(w, start, in + n, in_step, out + n, out_step, rows, depth);
-  for (; n < lanes; n += W) column_of_blocks<1, ADD>(w, start, in + n, in_step, out + n, out_step, rows, depth);
+    column_of_blocks<BLOCK, 2, ADD>(w, start, in + n, in_step, out + n, out_step, rows, depth);
+  for (; n < lanes; n += W)
+    column_of_blocks<2 * BLOCK, 1, ADD>(w, start, in + n, in_step, out + n, out_step, rows, depth);
 }
 
 // Some rows of working memory.
