@@ -48,8 +48,8 @@ struct Shape {
 };
 
 template <typename T>
-struct Parameters {  // of a group of slices
-  const T *gamma, *beta, *wqkv, *bqkv, *wproj, *bproj, *mix1, *mix2;
+struct Parameters {  // of a group of slices, or their gradients
+  T *gamma, *beta, *wqkv, *bqkv, *wproj, *bproj, *mix1, *mix2;
   Parameters of(int64_t group, const Shape& s) const {
     const int64_t d = s.width, at = group * s.features();
     return {gamma + at, beta + at, wqkv + 3 * at * d, bqkv ? bqkv + 3 * at : bqkv, wproj + at * d, bproj + at,
@@ -75,7 +75,7 @@ template <typename A>
 struct Group {
   Rows<A> x, normed, y, means, mixed, qkv, out, mixed_out, tokens, rstd, copies[8];
   std::vector<int64_t> pooled;  // of each token
-  Parameters<A> of;
+  Parameters<const A> of;
 
   explicit Group(const Shape& s) : pooled(s.bundle * s.tokens) {
     for (Rows<A>* rows : {&x, &normed, &y}) *rows = Rows<A>(s.features(), s.lanes());
@@ -87,7 +87,7 @@ struct Group {
   }
 
   template <typename T>
-  void take(const Parameters<T>& p, const Shape& s) {
+  void take(const Parameters<const T>& p, const Shape& s) {
     const int64_t d = s.features();
     of = {widened(p.gamma, d, copies[0]),             widened(p.beta, d, copies[1]),
           widened(p.wqkv, 3 * d * s.width, copies[2]), widened(p.bqkv, 3 * d, copies[3]),
@@ -179,7 +179,7 @@ inline int64_t log_at(const Shape& s, const Unit& unit, int64_t map, int64_t ima
 }
 
 template <typename T, typename A>
-void forward(const T* x, Parameters<T> parameters, T* out, A* kept, A* lse, const Shape& s, int threads) {
+void forward(const T* x, Parameters<const T> parameters, T* out, A* kept, A* lse, const Shape& s, int threads) {
   const Head head = s.head();
   const int64_t d = s.width;
 #pragma omp parallel num_threads(threads)
@@ -222,7 +222,7 @@ void forward(const T* x, Parameters<T> parameters, T* out, A* kept, A* lse, cons
   }
 }
 
-// What the parameters of a group gain: wqkv as (parts, 3·d, d) and wproj as (parts, d_in, d_out), rows of whole lines.
+// The sums of what the parameters of a group gain: wqkv as (parts, 3·d, d) and wproj as (parts, d_in, d_out), rows of whole lines.
 template <typename A>
 struct Gains {
   A *gamma, *beta, *bproj, *bqkv, *mix1, *mix2, *wqkv, *wproj;
@@ -234,15 +234,30 @@ struct Gains {
   }
   static int64_t vectors(const Shape& s) { return 6 * s.features() + 2 * s.mixes * s.parts * s.parts; }
   static int64_t size(const Shape& s) { return lined(vectors(s)) + 4 * s.features() * lined(s.width); }
+
+  template <typename T>
+  void hand_over(Parameters<T> to, const Shape& s) const {
+    const int64_t d = s.width, wide = lined(d);
+    narrowed(gamma, to.gamma, s.features());
+    narrowed(beta, to.beta, s.features());
+    narrowed(bproj, to.bproj, s.features());
+    narrowed(bqkv, to.bqkv, 3 * s.features());
+    narrowed(mix1, to.mix1, s.parts * s.parts);
+    narrowed(mix2, to.mix2, s.parts * s.parts);
+    for (int64_t p = 0; p < s.parts; ++p) {
+      narrowed(wqkv + 3 * p * d * wide, to.wqkv + 3 * p * d * d, 3 * d, d, !s.dense);
+      narrowed(wproj + p * d * wide, to.wproj + p * d * d, d, d, s.dense);
+    }
+  }
 };
 
-// `gains` is (groups, Gains::size), zero at first.
 template <typename T, typename A>
-void backward(const T* grad, const T* x, const A* kept, const A* lse, Parameters<T> parameters, T* d_x, A* gains,
-              const Shape& s, int threads) {
+void backward(const T* grad, const T* x, const A* kept, const A* lse, Parameters<const T> parameters, T* d_x,
+              Parameters<T> d_parameters, const Shape& s, int threads) {
   const Head head = s.head();
-  const int64_t d = s.width, wide = lined(d), size = Gains<A>::size(s);
-  Begun<A> begun(threads, size);
+  const int64_t d = s.width, wide = lined(d), bundles = s.bundles();
+  Sums<A> sums(threads, Gains<A>::size(s));
+  const auto hand_over = [&](int64_t group, A* sum) { Gains<A>(sum, s).hand_over(d_parameters.of(group, s), s); };
 #pragma omp parallel num_threads(threads)
   {
     Work<A> work(s.attended());
@@ -251,15 +266,20 @@ void backward(const T* grad, const T* x, const A* kept, const A* lse, Parameters
     Rows<A> d_pooled(s.features(), s.few_lanes()), d_out(s.features(), s.few_lanes());  // gradients
     Rows<A> d_qkv(3 * s.features(), s.few_lanes()), grads(s.few_lanes(), wide);          // grads: token by token
     const A* const none = nullptr;
-    const int64_t me = omp_get_thread_num(), all = omp_get_num_threads(), start = dealt(s.units(), me, all);
+    const int64_t me = omp_get_thread_num(), all = omp_get_num_threads();
+    const int64_t start = dealt(s.units(), me, all), end = dealt(s.units(), me + 1, all);
     int64_t current = -1;
-    for (int64_t index = start; index < dealt(s.units(), me + 1, all); ++index) {
+    A* sum = nullptr;
+    for (int64_t index = start; index < end; ++index) {
       const Unit unit(index, s);
       const int64_t count = unit.images * s.tokens, few = unit.images * s.attended(), lanes = padded<A>(few);
       const auto at = [&](int64_t p) { return ((unit.group * s.parts + p) * s.images + unit.image) * s.tokens * d; };
-      const bool begins = unit.group * s.bundles() >= start;
-      Gains<A> gain(begins ? gains + unit.group * size : begun.by_another(me, unit.group), s);
-      if (unit.group != current) group.take(parameters.of(current = unit.group, s), s);
+      const bool begins = unit.group * bundles >= start, ends = (unit.group + 1) * bundles <= end;
+      if (unit.group != current) {
+        group.take(parameters.of(current = unit.group, s), s);
+        sum = sums.of(me, unit.group, begins, ends);
+      }
+      Gains<A> gain(sum, s);
       group.up_to_qkv(x, s, unit);
       for (int64_t p = 0; p < s.parts; ++p)
         recall(group.out[p * d], kept + at(p) / (s.pool * s.pool), group.out.step, s, unit);
@@ -321,9 +341,10 @@ void backward(const T* grad, const T* x, const A* kept, const A* lse, Parameters
                       gain.beta + e, width, many);
       for (int64_t p = 0; p < s.parts; ++p)
         add_from_lanes(from(d_y, p * d), group.tokens, grad + at(p), d_x + at(p), count, d);
+      if (begins && ends && (index + 1) % bundles == 0) hand_over(unit.group, sum);
     }
   }
-  begun.add_to(gains);
+  sums.hand_over_shared(hand_over);
 }
 
 }  // namespace
@@ -336,10 +357,11 @@ void backward(const T* grad, const T* x, const A* kept, const A* lse, Parameters
   }                                                                                                                   \
   extern "C" void tcpvit_backward_##name(const T* grad, const T* x, const A* kept, const A* lse, const T* gamma,      \
                                          const T* beta, const T* wqkv, const T* bqkv, const T* wproj, const T* bproj, \
-                                         const T* mix1, const T* mix2, T* d_x, A* gains, const Shape* shape,          \
+                                         const T* mix1, const T* mix2, T* d_x, T* d_gamma, T* d_beta, T* d_wqkv,      \
+                                         T* d_bqkv, T* d_wproj, T* d_bproj, T* d_mix1, T* d_mix2, const Shape* shape, \
                                          int threads) {                                                               \
-    backward<T, A>(grad, x, kept, lse, {gamma, beta, wqkv, bqkv, wproj, bproj, mix1, mix2}, d_x, gains, *shape,       \
-                   threads);                                                                                          \
+    backward<T, A>(grad, x, kept, lse, {gamma, beta, wqkv, bqkv, wproj, bproj, mix1, mix2}, d_x,                      \
+                   {d_gamma, d_beta, d_wqkv, d_bqkv, d_wproj, d_bproj, d_mix1, d_mix2}, *shape, threads);             \
   }
 
 OPERATOR(float32, float, float)

@@ -68,11 +68,11 @@ template <typename A>
 using GeluOf = std::conditional_t<std::is_same_v<A, float>, Gelu, GeluDouble>;
 
 template <typename T>
-struct Parameters {  // of a group of slices
-  const T *gamma, *beta, *w1, *b1, *w2, *b2, *filters, *filter_bias, *mix1, *mix2;
+struct Parameters {  // of a group of slices, or their gradients
+  T *gamma, *beta, *w1, *b1, *w2, *b2, *filters, *filter_bias, *mix1, *mix2;
   Parameters of(int64_t group, const Shape& s) const {
     const int64_t d = group * s.parts * s.width, h = group * s.parts * s.hidden;
-    const auto at = [](const T* data, int64_t step) { return data ? data + step : data; };
+    const auto at = [](T* data, int64_t step) { return data ? data + step : data; };
     return {gamma + d,      beta + d,     w1 + d * s.hidden,          at(b1, h), w2 + d * s.hidden,
             at(b2, d), at(filters, h * s.taps()), at(filter_bias, h),
             mix1, mix2};
@@ -85,7 +85,7 @@ struct Tile {
   Rows<A> x, normed, y, mixed, before, hidden, tokens, rstd;  // hidden: before GELU; before: also before the filters
   Rows<A> shuffled, mixed_hidden;                              // of what GELU gives
   Rows<A> copies[10];
-  Parameters<A> of;
+  Parameters<const A> of;
   Filter<A> filter;
 
   explicit Tile(const Shape& s)
@@ -96,7 +96,7 @@ struct Tile {
         mixed_hidden(s.mixes ? s.parts * s.hidden : 0, s.lanes()), filter(s.height, s.across, s.side) {}
 
   template <typename T>
-  void take(const Parameters<T>& p, const Shape& s) {
+  void take(const Parameters<const T>& p, const Shape& s) {
     const int64_t d = s.features(), h = s.parts * s.hidden;
     of = {widened(p.gamma, d, copies[0]),        widened(p.beta, d, copies[1]),
           widened(p.w1, d * s.hidden, copies[2]), widened(p.b1, h, copies[3]),
@@ -136,7 +136,7 @@ struct Tile {
 };
 
 template <typename T, typename A>
-void forward(const T* x, Parameters<T> parameters, T* out, const Shape& s, int threads) {
+void forward(const T* x, Parameters<const T> parameters, T* out, const Shape& s, int threads) {
   constexpr int64_t W = Vec<A>::size();
   const int64_t d = s.width, units = s.groups() * s.tiles();
 #pragma omp parallel num_threads(threads)
@@ -166,7 +166,7 @@ void forward(const T* x, Parameters<T> parameters, T* out, const Shape& s, int t
   }
 }
 
-// What the parameters of a group gain: weights as (parts, h, d), with rows of whole lines; those of a filter's tap in the
+// The sums of what the parameters of a group gain: weights as (parts, h, d), with rows of whole lines; those of a filter's tap in the
 // lanes of a line, to be added up.
 template <typename A>
 struct Gains {
@@ -184,28 +184,52 @@ struct Gains {
     const int64_t h = s.parts * s.hidden;
     return lined(vectors(s)) + 2 * h * lined(s.width) + h * s.taps() * LINE;
   }
+
+  template <typename T>
+  void hand_over(Parameters<T> to, const Shape& s) const {
+    const int64_t d = s.width, h = s.hidden, mixes = s.parts * s.parts;
+    narrowed(gamma, to.gamma, s.features());
+    narrowed(beta, to.beta, s.features());
+    narrowed(b2, to.b2, s.features());
+    narrowed(b1, to.b1, s.parts * h);
+    narrowed(filter_bias, to.filter_bias, s.parts * h);
+    narrowed(mix1, to.mix1, mixes);
+    narrowed(mix2, to.mix2, mixes);
+    for (int64_t p = 0; p < s.parts; ++p) {
+      narrowed(w1 + p * h * lined(d), to.w1 + p * h * d, h, d, !s.dense);
+      narrowed(w2 + p * h * lined(d), to.w2 + p * h * d, h, d, s.dense);
+    }
+    for (int64_t tap = 0; tap < s.parts * h * s.taps(); ++tap)
+      to.filters[tap] = static_cast<T>(std::accumulate(filters + tap * LINE, filters + (tap + 1) * LINE, A(0)));
+  }
 };
 
-// `gains` is (groups, Gains::size), zero at first.
 template <typename T, typename A>
-void backward(const T* grad, const T* x, Parameters<T> parameters, T* d_x, A* gains, const Shape& s, int threads) {
+void backward(const T* grad, const T* x, Parameters<const T> parameters, T* d_x, Parameters<T> d_parameters,
+              const Shape& s, int threads) {
   constexpr int64_t W = Vec<A>::size();
-  const int64_t d = s.width, h = s.hidden, wide = lined(d), units = s.groups() * s.tiles(), size = Gains<A>::size(s);
+  const int64_t d = s.width, h = s.hidden, wide = lined(d), units = s.groups() * s.tiles();
   const A* const none = nullptr;
-  Begun<A> begun(threads, size);
+  Sums<A> sums(threads, Gains<A>::size(s));
+  const auto hand_over = [&](int64_t group, A* sum) { Gains<A>(sum, s).hand_over(d_parameters.of(group, s), s); };
 #pragma omp parallel num_threads(threads)
   {
     Tile<A> tile(s);
     Rows<A> dy(s.features(), s.lanes()), slope(s.parts * h, s.lanes()), dy_tokens(s.lanes(), padded<A>(d));
     Rows<A>&active = tile.active(s), &into_fc2 = tile.into_fc2(s), &into_fc1 = tile.into_fc1(s);  // then their gradients
     const int64_t me = omp_get_thread_num(), all = omp_get_num_threads();
+    const int64_t first_unit = dealt(units, me, all), last_unit = dealt(units, me + 1, all);
     int64_t current = -1;
-    for (int64_t unit = dealt(units, me, all); unit < dealt(units, me + 1, all); ++unit) {
+    A* sum = nullptr;
+    for (int64_t unit = first_unit; unit < last_unit; ++unit) {
       const int64_t group = unit / s.tiles(), first = unit % s.tiles() * s.tile;
       const int64_t count = std::min(s.tile, s.rows - first), lanes = padded<A>(count);
-      if (group != current) tile.take(parameters.of(current = group, s), s);
-      const bool begins = group * s.tiles() >= dealt(units, me, all);
-      Gains<A> gain(begins ? gains + group * size : begun.by_another(me, group), s);
+      const bool begins = group * s.tiles() >= first_unit, ends = (group + 1) * s.tiles() <= last_unit;
+      if (group != current) {
+        tile.take(parameters.of(current = group, s), s);
+        sum = sums.of(me, group, begins, ends);
+      }
+      Gains<A> gain(sum, s);
       if (count < lanes) dy.fill(A(0));  // tokens beyond the last get no gradient
       for (int64_t p = 0; p < s.parts; ++p) {
         to_lanes(x + s.at(group, p, first), from(tile.x, p * d), count, d);
@@ -268,9 +292,10 @@ void backward(const T* grad, const T* x, Parameters<T> parameters, T* d_x, A* ga
         const int64_t at = s.at(group, p, first);
         add_from_lanes(from(d_y, p * d), tile.tokens, grad + at, d_x + at, count, d);
       }
+      if (begins && ends && (unit + 1) % s.tiles() == 0) hand_over(group, sum);
     }
   }
-  begun.add_to(gains);
+  sums.hand_over_shared(hand_over);
 }
 
 }  // namespace
@@ -283,9 +308,11 @@ void backward(const T* grad, const T* x, Parameters<T> parameters, T* d_x, A* ga
   }                                                                                                                    \
   extern "C" void tcpvit_backward_##name(const T* grad, const T* x, const T* gamma, const T* beta, const T* w1,        \
                                          const T* b1, const T* w2, const T* b2, const T* filters,                      \
-                                         const T* filter_bias, const T* mix1, const T* mix2, T* d_x, A* gains,         \
-                                         const Shape* shape, int threads) {                                            \
-    backward<T, A>(grad, x, {gamma, beta, w1, b1, w2, b2, filters, filter_bias, mix1, mix2}, d_x, gains, *shape,       \
+                                         const T* filter_bias, const T* mix1, const T* mix2, T* d_x, T* d_gamma,       \
+                                         T* d_beta, T* d_w1, T* d_b1, T* d_w2, T* d_b2, T* d_filters,                  \
+                                         T* d_filter_bias, T* d_mix1, T* d_mix2, const Shape* shape, int threads) {    \
+    backward<T, A>(grad, x, {gamma, beta, w1, b1, w2, b2, filters, filter_bias, mix1, mix2}, d_x,                      \
+                   {d_gamma, d_beta, d_w1, d_b1, d_w2, d_b2, d_filters, d_filter_bias, d_mix1, d_mix2}, *shape,        \
                    threads);                                                                                           \
   }
 

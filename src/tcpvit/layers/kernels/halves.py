@@ -23,7 +23,7 @@ from tcpvit.layers.kernels.build import DTYPES, accumulator, call, is_built, ope
 MAX_WIDTH = 64  # of a slice: beyond, torch's matrix products are as fast
 MAX_LOWERED_WIDTH = 32  # of plain halves under autocast: torch's products are of bfloat16, ours as exact as always
 TILE = 64  # tokens, as in ffn_half.cpp
-LANES = 16  # tokens in the widest vector, and LINE of lanes.h
+LANES = 16  # tokens in the widest vector
 ENOUGH = 64  # tiles for each thread: beyond, one more or less does not matter
 MOST_NUMBERS = 2**17  # of the hidden features of a unit of work whose slices or tokens go together: half of a cache
 BUNDLE = 256  # tokens of the images that are attended to at a time
@@ -74,17 +74,13 @@ def dealt_tokens(slices: int, rows: int, tile: int, threads: int) -> list[int]:
     return [sum(units[first:last]) for first, last in itertools.pairwise(ends)]
 
 
-def _lined(count: int) -> int:
-    return -(-count // LANES) * LANES
-
-
 def _contiguous(*parameters: Tensor | None) -> list[Tensor | None]:
     return [None if p is None else p.contiguous() for p in parameters]
 
 
-def _gradient(gain: Tensor, like: Tensor) -> Tensor:
-    """A new tensor of the shape and precision of a parameter."""
-    return torch.empty_like(like, memory_format=torch.contiguous_format).copy_(gain.reshape(like.shape))
+def _new_gradients(*parameters: Tensor | None) -> list[Tensor | None]:
+    """Where the gradients of parameters go."""
+    return [None if p is None else torch.empty_like(p, memory_format=torch.contiguous_format) for p in parameters]
 
 
 # ------------------------------------------------------------------------------------------------------- FFN half
@@ -120,13 +116,6 @@ class FfnShape(ctypes.Structure):
         tile = height * across if side else tile_of(C // parts, R, torch.get_num_threads())
         hidden = w1.shape[-2 if dense else -1]
         return cls(C, R, d, hidden, dense, tile, parts, joint, shuffle, side, height, across, mixes, eps)
-
-    @property
-    def splits(self) -> tuple[int, ...]:
-        """`Gains` of ffn_half.cpp: the numbers of γ, β, b2, b1, filter_bias, mix1, mix2, a gap, w1, w2 and filters."""
-        d, h, mix = self.parts * self.width, self.parts * self.hidden, self.mixes * self.parts**2
-        vectors, matrix = 3 * d + 2 * h + 2 * mix, h * _lined(self.width)
-        return d, d, d, h, h, mix, mix, _lined(vectors) - vectors, matrix, matrix, h * self.side**2 * LANES
 
 
 @torch.library.custom_op("tcpvit::ffn_half", mutates_args=())
@@ -199,17 +188,10 @@ def ffn_half_backward(
     """The gradients of x, gamma, beta, w1, b1, w2 and b2, and of filters, their bias and mixes if there are."""
     x = x.contiguous()
     shape = FfnShape.of(x, w1, dense, eps, filters, height, across, joint, shuffle, mix1 is not None)
-    C, d, h = len(x), shape.width, shape.hidden
-    gains = x.new_zeros(C // shape.parts, sum(shape.splits), dtype=accumulator(x.dtype))
-    d_x = torch.empty_like(x)
     parameters = _contiguous(gamma, beta, w1, b1, w2, b2, filters, filter_bias, mix1, mix2)
-    call("ffn_half", "backward", x.dtype, grad.contiguous(), x, *parameters, d_x, gains, shape=shape)
-    d_gamma, d_beta, d_b2, d_b1, d_bias, d_mix1, d_mix2, _, *matrices, d_filters = gains.split(shape.splits, 1)
-    d_w1, d_w2 = (gain.reshape(C, h, -1)[..., :d] for gain in matrices)  # (C, h, d)
-    found = [d_gamma, d_beta, d_w1 if dense else d_w1.mT, d_b1, d_w2.mT if dense else d_w2, d_b2]
-    found += [d_filters.reshape(-1, LANES).sum(-1), d_bias, d_mix1, d_mix2]
-    likes = [gamma, beta, w1, b1, w2, b2, filters, filter_bias, mix1, mix2]
-    return [d_x, *(_gradient(gain, like) for gain, like in zip(found, likes, strict=True) if like is not None)]
+    gradients = _new_gradients(x, *parameters)
+    call("ffn_half", "backward", x.dtype, grad.contiguous(), x, *parameters, *gradients, shape=shape)
+    return [gradient for gradient in gradients if gradient is not None]
 
 
 @ffn_half_backward.register_kernel("cuda")
@@ -283,13 +265,6 @@ class AttentionHalfShape(ctypes.Structure):
         bundle, cuts = bundle_of(C // parts, B, N, torch.get_num_threads(), cut and pool == 1)
         sizes = C, B, N, d, num_heads, joint, dense, bundle, cuts, parts, norm_joint, shuffle, pool
         return cls(*sizes, across, mixes, eps)
-
-    @property
-    def splits(self) -> tuple[int, ...]:
-        """`Gains` of attention_half.cpp: the numbers of γ, β, bproj, bqkv, mix1, mix2, a gap, wqkv and wproj."""
-        d, wide, mix = self.parts * self.width, _lined(self.width), self.mixes * self.parts**2
-        vectors = 6 * d + 2 * mix
-        return d, d, d, 3 * d, mix, mix, _lined(vectors) - vectors, 3 * d * wide, d * wide
 
 
 @functools.lru_cache(maxsize=1024)
@@ -413,19 +388,13 @@ def attention_half_backward(
 ) -> list[Tensor]:
     """The gradients of x and of the parameters that there are."""
     x = x.contiguous()
-    C, d = len(x), x.shape[-1]
     options = num_heads, joint, dense, eps, norm_joint, shuffle, pool, across
     shape = AttentionHalfShape.of(x, *options, mix1 is not None, cut=False)
-    gains = x.new_zeros(C // shape.parts, sum(shape.splits), dtype=accumulator(x.dtype))
-    d_x = torch.empty_like(x)
     parameters = _contiguous(gamma, beta, wqkv, bqkv, wproj, bproj, mix1, mix2)
-    call("attention_half", "backward", x.dtype, grad.contiguous(), x, kept, lse, *parameters, d_x, gains, shape=shape)
-    d_gamma, d_beta, d_bproj, d_bqkv, d_mix1, d_mix2, _, *matrices = gains.split(shape.splits, 1)
-    d_wqkv, d_wproj = (gain.reshape(C, -1, _lined(d))[..., :d] for gain in matrices)  # (C, 3·d, d) and (C, d_in, d_out)
-    found = [d_gamma, d_beta, d_wqkv if dense else d_wqkv.mT, d_bqkv, d_wproj.mT if dense else d_wproj, d_bproj]
-    found += [d_mix1, d_mix2]
-    likes = [gamma, beta, wqkv, bqkv, wproj, bproj, mix1, mix2]
-    return [d_x, *(_gradient(gain, like) for gain, like in zip(found, likes, strict=True) if like is not None)]
+    gradients = _new_gradients(x, *parameters)
+    tensors = grad.contiguous(), x, kept, lse, *parameters, *gradients
+    call("attention_half", "backward", x.dtype, *tensors, shape=shape)
+    return [gradient for gradient in gradients if gradient is not None]
 
 
 @attention_half_backward.register_fake

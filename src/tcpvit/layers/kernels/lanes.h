@@ -209,21 +209,54 @@ void add_mix_gains(Rows<A>& grad, Rows<A>& in, A* gains, int64_t parts, int64_t 
 // The units of work from `first` to `last` that fall to a thread: as many to each, neighbours together.
 inline int64_t dealt(int64_t units, int64_t thread, int64_t threads) { return units * thread / threads; }
 
-// The gradients of a slice's parameters are summed in place by the thread that begins the slice. One that goes on with it
-// has them here until all are done; that can only be its first slice.
+// The sums of what the parameters of a group of slices gain, while a thread goes through its units of work. A group that
+// it has for itself is done with its last unit. Of one that threads share, the sums of each stay here until all are done,
+// and are added in the order of the threads: the result does not depend on which was first.
 template <typename A>
-struct Begun {
-  Rows<A> sums;
-  std::vector<int64_t> slice;
-  Begun(int64_t threads, int64_t size) : sums(threads, size), slice(threads, -1) {}
-  A* by_another(int64_t thread, int64_t k) {
-    slice[thread] = k;
-    return sums[thread];
+struct Sums {
+  int64_t size;
+  std::vector<Rows<A>> alone, first, last;  // of each thread: a group of its own, and those that it shares
+  std::vector<int64_t> first_group, last_group;
+
+  Sums(int64_t threads, int64_t size)
+      : size(size), alone(threads), first(threads), last(threads), first_group(threads, -1), last_group(threads, -1) {}
+
+  // Zeros for a group, which the thread begins, ends, or both.
+  A* of(int64_t thread, int64_t group, bool begins, bool ends) {
+    if (!begins) first_group[thread] = group;
+    if (begins && !ends) last_group[thread] = group;
+    Rows<A>& rows = !begins ? first[thread] : ends ? alone[thread] : last[thread];
+    if (rows.count) rows.fill(A(0));
+    else rows = Rows<A>(1, size);
+    return rows[0];
   }
-  void add_to(A* gains) {
-    for (size_t thread = 0; thread < slice.size(); ++thread)
-      for (int64_t i = 0; slice[thread] >= 0 && i < sums.step; ++i) gains[slice[thread] * sums.step + i] += sums[thread][i];
+
+  template <typename HandOver>
+  void hand_over_shared(HandOver hand_over) {
+    for (size_t thread = 0; thread < last.size(); ++thread) {
+      if (last_group[thread] < 0) continue;
+      A* sum = last[thread][0];
+      for (size_t next = thread + 1; next < last.size() && first_group[next] == last_group[thread]; ++next)
+        for (int64_t i = 0; i < size; ++i) sum[i] += first[next][0][i];
+      hand_over(last_group[thread], sum);
+    }
   }
 };
+
+// Sums in the precision of a parameter, or nothing if there is none.
+template <typename T, typename A>
+void narrowed(const A* from, T* to, int64_t count) {
+  for (int64_t i = 0; to && i < count; ++i) to[i] = static_cast<T>(from[i]);
+}
+
+// A matrix of sums, (rows, columns) with rows of whole lines, as it is or transposed.
+template <typename T, typename A>
+void narrowed(const A* from, T* to, int64_t rows, int64_t columns, bool transposed) {
+  if constexpr (std::is_same_v<T, A>)
+    if (transposed) return transpose(from, lined(columns), to, rows, rows, columns);
+  for (int64_t i = 0; i < rows; ++i)
+    for (int64_t j = 0; j < columns; ++j)
+      to[transposed ? j * rows + i : i * columns + j] = static_cast<T>(from[i * lined(columns) + j]);
+}
 
 }  // namespace
