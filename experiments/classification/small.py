@@ -76,6 +76,7 @@ SLOWLY = ("optimizer.lr=0.008", "evaluation.every=4")
 FINALS = {
     name: (f"model.name={name.replace('-', '_vit_cifar_')}", *SLOWLY) for name in ("tcp-44k", "std-44k", "tcp-120k")
 }
+FINALS["tcp-44k-mixed"] = (*STRUCTURES["tcp-64-fine-mix"], *SLOWLY)
 
 
 def planned() -> list[Planned]:
