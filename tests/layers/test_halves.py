@@ -62,6 +62,24 @@ def test_which_blocks(options, expected):
     assert taken(block.to("meta"), x.to("meta")) == (False, False)
 
 
+@pytest.mark.parametrize("tube", [2, 5, 8, 32])
+def test_mixed_slices_that_attend_together_equal_layer_by_layer(tube):
+    coupling = Coupling.parse("shared+mix:rotation+norm")
+    block = TBlock(8, 1, tube, attention="joint", coupling=coupling).double()
+    x, grad = torch.randn(2, tube, 3, 10, 8, dtype=torch.float64)
+    assert taken(block, x) == (True, True)
+
+    def layer_by_layer(x):
+        attended = x + block.attn(block.norm1(x))
+        return attended + block.mlp(block.norm2(attended))
+
+    inputs = [x.requires_grad_(), *block.parameters()]
+    ours, theirs = block(x), layer_by_layer(x)
+    torch.testing.assert_close(ours, theirs, atol=1e-10, rtol=1e-10)
+    for mine, other in zip(*(torch.autograd.grad(y, inputs, grad) for y in (ours, theirs)), strict=True):
+        torch.testing.assert_close(mine, other, atol=1e-9, rtol=1e-9)
+
+
 def test_wide_slices_and_dense_blocks():
     assert taken(TBlock(65, 1, 2), torch.randn(2, 1, 4, 65)) == (False, False)
     assert taken(Block(48, 4), torch.randn(2, 65, 48)) == (True, True)

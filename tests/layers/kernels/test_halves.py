@@ -18,6 +18,7 @@ from tcpvit.layers.kernels.halves import (
     ffn_half,
     tile_of,
 )
+from tcpvit.layers.kernels.ops import MAX_HEAD_WIDTH
 from tcpvit.timing import using_threads
 
 built = is_built("ffn_half") and is_built("attention_half")
@@ -101,11 +102,13 @@ def cases():
         (2, 64, 4, 33),
         (1, 64, 1, 17),
         (2, 3, 1, 5),
+        (32, 8, 1, 10),  # a joint head of 256 numbers, as in tcp_scene
+        (5, 20, 1, 33),
     ):
         x = torch.randn(C, 5, N, d, dtype=torch.float64)
         yield f"ffn {d}", fast_ffn, slow_ffn, [x.flatten(1, 2), *parameters(C, d, 4 * d, 4 * d)]
         for joint in (False, True):
-            if C * d // heads <= 64 or not joint:
+            if C * d // heads <= MAX_HEAD_WIDTH or not joint:
                 fast, slow = fast_attention(heads, joint), slow_attention(heads, joint)
                 yield f"attention {d} {'joint' * joint}", fast, slow, [x, *parameters(C, d, 3 * d, d)]
 
@@ -203,7 +206,7 @@ def test_work_is_shared_out_evenly(threads, slices):
         assert sum(dealt) >= slices * rows
         enough = slices * rows >= 4 * threads * TILE
         assert max(dealt) <= (1.15 if enough else 1) * sum(dealt) / threads + (0 if enough else 2 * LANES)
-        queries = dealt_queries(slices, images, tokens, *bundle_of(slices, images, tokens, threads, True), threads)
+        queries = dealt_queries(slices, images, tokens, *bundle_of(slices, images, tokens, 16, threads, True), threads)
         if slices * images >= 4 * threads:
             assert max(queries) <= 1.3 * sum(queries) / threads
         whole = -(-slices * images // threads) * (tokens + tokens / 3)  # if no image were cut

@@ -26,12 +26,11 @@ struct Shape {
 template <typename A>
 struct Pieces {  // of a packed tensor, by rows over tokens
   Rows<A> rows;
-  explicit Pieces(const Head& head) : rows(head.width, padded<A>(head.tokens)) {}
-  operator Row<A>() {
-    Row<A> found;
-    for (int64_t e = 0; e < rows.count; ++e) found.of[e] = rows[e];
-    return found;
+  std::vector<A*> table;
+  explicit Pieces(const Head& head) : rows(head.width, padded<A>(head.tokens)), table(head.width) {
+    for (int64_t e = 0; e < head.width; ++e) table[e] = rows[e];
   }
+  operator Row<A>() { return {table.data()}; }
 
   // which: 0 queries, 1 keys, 2 values of a packed tensor that has `many` such rows a token.
   template <typename T>
@@ -62,7 +61,7 @@ void forward(const T* qkv, T* out, A* lse, const Shape& s, int threads) {
   const Head head = s.head();
 #pragma omp parallel num_threads(threads)
   {
-    Work<A> work(s.tokens);
+    Work<A> work(head);
     Pieces<A> q(head), k(head), v(head), o(head);
     Rows<A> lse_row(1, padded<A>(s.tokens));
 #pragma omp for schedule(static)
@@ -83,7 +82,7 @@ void backward(const T* grad_out, const T* qkv, const T* out, const A* lse, T* gr
   const Head head = s.head();
 #pragma omp parallel num_threads(threads)
   {
-    Work<A> work(s.tokens);
+    Work<A> work(head);
     Pieces<A> q(head), k(head), v(head), o(head), grad(head), d_q(head), d_k(head), d_v(head);
     Rows<A> means(1, padded<A>(s.tokens)), logs(1, padded<A>(s.tokens));
 #pragma omp for schedule(static)

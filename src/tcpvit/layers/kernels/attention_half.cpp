@@ -147,15 +147,15 @@ struct Group {
 
 // The rows of a head of an image: of `each` · d rows of a slice `which` says where those d begin that are meant.
 template <typename A>
-Row<A> rows_of(Rows<A>& rows, const Shape& s, int64_t image, int64_t map, int64_t head, int64_t which, int64_t each) {
-  Row<A> found;
+Row<A> rows_of(Rows<A>& rows, std::vector<A*>& table, const Shape& s, int64_t image, int64_t map, int64_t head,
+               int64_t which, int64_t each) {
   const int64_t first = s.joint ? 0 : map, parts = s.joint ? s.parts : 1;
   for (int64_t p = 0; p < parts; ++p)
     for (int64_t e = 0; e < s.size(); ++e) {
       const int64_t m = ((first + p) * each + which) * s.width + head * s.size() + e;
-      found.of[p * s.size() + e] = rows[each == 1 ? s.place(m) : m] + image * s.attended();
+      table[p * s.size() + e] = rows[each == 1 ? s.place(m) : m] + image * s.attended();
     }
-  return found;
+  return {table.data()};
 }
 
 // Between the rows of a bundle and (d, n) of each image.
@@ -184,7 +184,7 @@ void forward(const T* x, Parameters<const T> parameters, T* out, A* kept, A* lse
   const int64_t d = s.width;
 #pragma omp parallel num_threads(threads)
   {
-    Work<A> work(s.attended());
+    Work<A> work(head);
     Rows<A> logs(1, lined(s.attended()) + LINE);
     Group<A> group(s);
     const int64_t me = omp_get_thread_num(), all = omp_get_num_threads();
@@ -196,8 +196,9 @@ void forward(const T* x, Parameters<const T> parameters, T* out, A* kept, A* lse
       for (int64_t b = 0; b < unit.images; ++b)
         for (int64_t h = 0; h < s.heads; ++h)
           for (int64_t map = 0; map < s.maps(); ++map) {
-            const auto qkv = [&](int64_t which) { return rows_of(group.qkv, s, b, map, h, which, 3); };
-            const Forward<A> pass{qkv(0), qkv(1), qkv(2), rows_of(group.out, s, b, map, h, 0, 1), logs[0]};
+            const auto qkv = [&](int64_t which) { return rows_of(group.qkv, work.tables[which], s, b, map, h, which, 3); };
+            const Row<A> values = rows_of(group.out, work.tables[3], s, b, map, h, 0, 1);
+            const Forward<A> pass{qkv(0), qkv(1), qkv(2), values, logs[0]};
             run(pass, head, work, unit.first, unit.last);
             if (lse) std::copy_n(logs[0], s.attended(), lse + log_at(s, unit, map, b, h));
           }
@@ -260,7 +261,7 @@ void backward(const T* grad, const T* x, const A* kept, const A* lse, Parameters
   const auto hand_over = [&](int64_t group, A* sum) { Gains<A>(sum, s).hand_over(d_parameters.of(group, s), s); };
 #pragma omp parallel num_threads(threads)
   {
-    Work<A> work(s.attended());
+    Work<A> work(head);
     Rows<A> logs(1, lined(s.attended()) + LINE), means(1, lined(s.attended()) + LINE);
     Group<A> group(s);
     Rows<A> d_pooled(s.features(), s.few_lanes()), d_out(s.features(), s.few_lanes());  // gradients
@@ -307,12 +308,15 @@ void backward(const T* grad, const T* x, const A* kept, const A* lse, Parameters
       for (int64_t b = 0; b < unit.images; ++b)
         for (int64_t h = 0; h < s.heads; ++h)
           for (int64_t map = 0; map < s.maps(); ++map) {
-            const auto qkv = [&](auto& in, int64_t which) { return rows_of(in, s, b, map, h, which, 3); };
-            const Row<A> d_values = rows_of(d_attended, s, b, map, h, 0, 1), values = rows_of(group.out, s, b, map, h, 0, 1);
-            const Row<A> q = qkv(group.qkv, 0);
+            const auto qkv = [&](auto& in, int64_t table, int64_t which) {
+              return rows_of(in, work.tables[table], s, b, map, h, which, 3);
+            };
+            const Row<A> values = rows_of(group.out, work.tables[0], s, b, map, h, 0, 1);
+            const Row<A> d_values = rows_of(d_attended, work.tables[1], s, b, map, h, 0, 1), q = qkv(group.qkv, 2, 0);
             prepare(head, q, d_values, values, lse + log_at(s, unit, map, b, h), means[0], logs[0]);
-            const Backward<A> pass{q,           qkv(group.qkv, 1), qkv(group.qkv, 2), d_values, qkv(d_qkv, 0),
-                                   qkv(d_qkv, 1), qkv(d_qkv, 2),     logs[0],           means[0]};
+            const Row<A> k = qkv(group.qkv, 3, 1), v = qkv(group.qkv, 4, 2);  // values are not needed any more
+            const Backward<A> pass{q, k, v, d_values, qkv(d_qkv, 0, 0), qkv(d_qkv, 5, 1), qkv(d_qkv, 6, 2), logs[0],
+                                   means[0]};
             run(pass, head, work);
           }
       // qkv

@@ -26,7 +26,7 @@ TILE = 64  # tokens, as in ffn_half.cpp
 LANES = 16  # tokens in the widest vector
 ENOUGH = 64  # tiles for each thread: beyond, one more or less does not matter
 MOST_NUMBERS = 2**17  # of the hidden features of a unit of work whose slices or tokens go together: half of a cache
-BUNDLE = 256  # tokens of the images that are attended to at a time
+BUNDLE, MOST_BUNDLED = 256, 2**14  # tokens of the images that are attended to at a time, and their numbers in a group
 
 
 def can_use_half(half: str, x: Tensor, weight: Tensor, plain: bool = True) -> bool:
@@ -262,19 +262,19 @@ class AttentionHalfShape(ctypes.Structure):
         """For x (C, B, N, d); the queries of an image may be `cut`."""
         C, B, N, d = x.shape
         parts = C if joint or norm_joint or shuffle or mixes else 1
-        bundle, cuts = bundle_of(C // parts, B, N, torch.get_num_threads(), cut and pool == 1)
+        bundle, cuts = bundle_of(C // parts, B, N, parts * d, torch.get_num_threads(), cut and pool == 1)
         sizes = C, B, N, d, num_heads, joint, dense, bundle, cuts, parts, norm_joint, shuffle, pool
         return cls(*sizes, across, mixes, eps)
 
 
 @functools.lru_cache(maxsize=1024)
-def bundle_of(groups: int, images: int, tokens: int, threads: int, cut: bool) -> tuple[int, int]:
+def bundle_of(groups: int, images: int, tokens: int, width: int, threads: int, cut: bool) -> tuple[int, int]:
     """How many images are a unit of work, or into how many units one image is cut, so that threads have as much each.
 
-    >>> bundle_of(3, 64, 65, 2, True), bundle_of(3, 1, 65, 2, True), bundle_of(3, 1, 65, 2, False)
+    >>> bundle_of(3, 64, 65, 16, 2, True), bundle_of(3, 1, 65, 16, 2, True), bundle_of(3, 1, 65, 16, 2, False)
     ((2, 1), (1, 2), (1, 1))
     """
-    most = max(1, min(BUNDLE // tokens, images))
+    most = max(1, min(min(BUNDLE, MOST_BUNDLED // width) // tokens, images))
     if threads == 1 or groups * images > ENOUGH * threads * most:
         return most, 1
     choices = [(bundle, 1) for bundle in range(most, 0, -1)]

@@ -12,7 +12,6 @@
 
 namespace {
 
-constexpr int64_t MAX_WIDTH = 64;  // of a head
 // Scores that are known to be no larger need no maximum to be taken off: 2^±50, and sums of them, are ordinary numbers.
 constexpr double BOUND = 50;
 
@@ -22,8 +21,8 @@ struct Head {
 };
 
 template <typename A>
-struct Row {  // the rows of a head
-  A* of[MAX_WIDTH];
+struct Row {  // the rows of a head, by a table of where they begin
+  A* const* of;
   A* operator[](int64_t e) const { return of[e]; }
 };
 
@@ -41,10 +40,24 @@ constexpr int ABREAST = 1;
 
 template <typename A>
 struct Work {  // of a thread
-  Rows<A> scores, tiles, tile_t;
-  explicit Work(int64_t tokens)
-      : scores(ABREAST * std::max(tokens, MAX_WIDTH) + 2 * Vec<A>::size(), Vec<A>::size()),
-        tiles(ABREAST * Vec<A>::size(), Vec<A>::size()), tile_t(Vec<A>::size(), Vec<A>::size()) {}
+  Rows<A> scores, tiles, tile_t, held;
+  std::vector<std::vector<A*>> tables;  // for the rows of a head
+  explicit Work(const Head& s)
+      : scores(ABREAST * s.tokens + 2 * Vec<A>::size(), Vec<A>::size()),
+        tiles(ABREAST * Vec<A>::size(), Vec<A>::size()), tile_t(Vec<A>::size(), Vec<A>::size()),
+        held(4, s.width * ABREAST * Vec<A>::size()), tables(7, std::vector<A*>(s.width)) {}
+};
+
+// P vectors for each number of a head: of as many numbers as are known when this is compiled, or in working memory.
+template <int WIDTH, int P, typename A>
+struct Held {
+  Vec<A> of[WIDTH][P];
+  Held(Work<A>&, int) {}
+};
+template <int P, typename A>
+struct Held<0, P, A> {
+  Vec<A> (*of)[P];
+  Held(Work<A>& work, int which) : of(reinterpret_cast<Vec<A> (*)[P]>(work.held[which])) {}
 };
 
 // How many tokens fill whole vectors, or are better padded to them than taken one by one.
@@ -91,9 +104,6 @@ inline void fill(Vec<A> (&all)[R][P], Vec<A> with) {
 }
 
 // WIDTH below is the width of the head if it is known when this is compiled, else 0.
-template <int WIDTH>
-constexpr int64_t HELD = WIDTH ? WIDTH : MAX_WIDTH;
-
 template <typename A>
 struct Forward {
   Row<A> q, k, v, out;
@@ -102,27 +112,29 @@ struct Forward {
   // P vectors of queries, scaled to units of log 2, and what they gather over the keys.
   template <int WIDTH, int P>
   struct Gathered {
-    Vec<A> query[HELD<WIDTH>][P], total[HELD<WIDTH>][P], all[P], top[P];
+    Held<WIDTH, P, A> query, total;
+    Vec<A> all[P], top[P];
+    explicit Gathered(Work<A>& work) : query(work, 0), total(work, 1) {}
   };
 
   template <int R, int P, typename Sums>
   void score_and_weigh(Sums& sums, int64_t j, int64_t width) const {
     Vec<A> weight[R][P];
     fill(weight, Vec<A>(0));
-    dot(weight, sums.query, k, j, width);
+    dot(weight, sums.query.of, k, j, width);
     for (int r = 0; r < R; ++r)
       for (int p = 0; p < P; ++p) {
         weight[r][p] = bounded_exp2(weight[r][p]);
         sums.all[p] = sums.all[p] + weight[r][p];
       }
-    add(sums.total, weight, v, j, width);
+    add(sums.total.of, weight, v, j, width);
   }
 
   template <int R, int P, typename Sums>
   void score(Sums& sums, Rows<A>& scores, int64_t j, int64_t width) const {
     Vec<A> score[R][P];
     fill(score, Vec<A>(0));
-    dot(score, sums.query, k, j, width);
+    dot(score, sums.query.of, k, j, width);
     for (int r = 0; r < R; ++r)
       for (int p = 0; p < P; ++p) {
         score[r][p].store(scores[(j + r) * P + p]);
@@ -138,7 +150,7 @@ struct Forward {
         weight[r][p] = exp2(Vec<A>::loadu(scores[(j + r) * P + p]) - sums.top[p]);
         sums.all[p] = sums.all[p] + weight[r][p];
       }
-    add(sums.total, weight, v, j, width);
+    add(sums.total.of, weight, v, j, width);
   }
 
   // P vectors of queries from i on.
@@ -146,14 +158,14 @@ struct Forward {
   [[gnu::noinline]] void queries(const Head& s, Work<A>& work, Vec<A> largest_key, int64_t i) const {
     constexpr int64_t W = Vec<A>::size(), R = TOGETHER<A>;
     const int64_t width = WIDTH ? WIDTH : s.width, whole = s.tokens / R * R;
-    Gathered<WIDTH, P> sums;
+    Gathered<WIDTH, P> sums(work);
     Vec<A> size(0);
     for (int p = 0; p < P; ++p) {
       Vec<A> most(0);
       for (int64_t e = 0; e < width; ++e) {
-        sums.query[e][p] = Vec<A>::loadu(q[e] + i + p * W) * Vec<A>(static_cast<A>(s.scale * LOG2E));
-        sums.total[e][p] = Vec<A>(0);
-        most = fmadd(sums.query[e][p].abs(), largest_key, most);
+        sums.query.of[e][p] = Vec<A>::loadu(q[e] + i + p * W) * Vec<A>(static_cast<A>(s.scale * LOG2E));
+        sums.total.of[e][p] = Vec<A>(0);
+        most = fmadd(sums.query.of[e][p].abs(), largest_key, most);
       }
       size = at::vec::maximum(size, most);
       sums.all[p] = sums.top[p] = Vec<A>(0);
@@ -169,7 +181,7 @@ struct Forward {
       for (int64_t j = whole; j < s.tokens; ++j) weigh<1, P>(sums, work.scores, j, width);
     }
     for (int p = 0; p < P; ++p) {
-      for (int64_t e = 0; e < width; ++e) (sums.total[e][p] / sums.all[p]).store(out[e] + i + p * W);
+      for (int64_t e = 0; e < width; ++e) (sums.total.of[e][p] / sums.all[p]).store(out[e] + i + p * W);
       (sums.top[p] + sums.all[p].log2()).store(lse + i + p * W);
     }
   }
@@ -278,32 +290,33 @@ struct Backward {
   [[gnu::noinline]] void keys(const Head& s, Work<A>& work, int64_t j) const {
     constexpr int64_t W = Vec<A>::size(), R = TOGETHER<A>;
     const int64_t width = WIDTH ? WIDTH : s.width;
-    Vec<A> key[HELD<WIDTH>][P], value[HELD<WIDTH>][P], d_key[HELD<WIDTH>][P], d_value[HELD<WIDTH>][P];
+    Held<WIDTH, P, A> key(work, 0), value(work, 1), d_key(work, 2), d_value(work, 3);
     for (int64_t e = 0; e < width; ++e)
       for (int p = 0; p < P; ++p) {
-        key[e][p] = Vec<A>::loadu(k[e] + j + p * W);
-        value[e][p] = Vec<A>::loadu(v[e] + j + p * W);
-        d_key[e][p] = d_value[e][p] = Vec<A>(0);
+        key.of[e][p] = Vec<A>::loadu(k[e] + j + p * W);
+        value.of[e][p] = Vec<A>::loadu(v[e] + j + p * W);
+        d_key.of[e][p] = d_value.of[e][p] = Vec<A>(0);
       }
     for (int64_t i = 0; i < s.tokens; i += W) {
       const int64_t count = std::min(W, s.tokens - i);
       int64_t r = 0;
-      for (; r + R <= count; r += R) step<R, P>(key, value, d_key, d_value, work.tiles, i + r, r, width);
-      for (; r < count; ++r) step<1, P>(key, value, d_key, d_value, work.tiles, i + r, r, width);
+      for (; r + R <= count; r += R) step<R, P>(key.of, value.of, d_key.of, d_value.of, work.tiles, i + r, r, width);
+      for (; r < count; ++r) step<1, P>(key.of, value.of, d_key.of, d_value.of, work.tiles, i + r, r, width);
       for (int p = 0; p < P; ++p)
         add_to_queries(work.tiles[p * W], work, i, j + p * W, std::min(W, s.tokens - j - p * W), width);
     }
     for (int64_t e = 0; e < width; ++e)
       for (int p = 0; p < P; ++p) {
-        (d_key[e][p] * Vec<A>(static_cast<A>(LN2))).store(d_k[e] + j + p * W);
-        d_value[e][p].store(d_v[e] + j + p * W);
+        (d_key.of[e][p] * Vec<A>(static_cast<A>(LN2))).store(d_k[e] + j + p * W);
+        d_value.of[e][p].store(d_v[e] + j + p * W);
       }
   }
 
   void one_key(const Head& s, Work<A>& work, int64_t j) const {
     constexpr int64_t W = Vec<A>::size();
-    A *d_key = work.scores[0], *d_value = work.scores[MAX_WIDTH];  // a vector for each number of the head
-    std::fill_n(d_key, 2 * MAX_WIDTH * W, A(0));
+    A *d_key = work.held[0], *d_value = work.held[1];  // a vector for each number of the head
+    std::fill_n(d_key, s.width * W, A(0));
+    std::fill_n(d_value, s.width * W, A(0));
     for (int64_t i = 0; i < s.tokens; i += W) {
       const int64_t count = std::min(W, s.tokens - i);
       Vec<A> weight(0), d_score = Vec<A>::loadu(mean + i);

@@ -192,18 +192,39 @@ void mix(View<A> matrix, Rows<A>& in, Rows<A>& out, int64_t parts) {
   product(matrix, static_cast<const A*>(nullptr), in[0], slice, out[0], slice, parts, parts, slice);
 }
 
+// gains[m][n] += the product of slice k + m of `grad` and slice l + n of `in`, number by number, for M × N of them.
+template <int M, int N, typename A>
+void add_gains_of(Rows<A>& grad, Rows<A>& in, A* gains, int64_t k, int64_t l, int64_t parts, int64_t lanes) {
+  const int64_t rows = in.count / parts;
+  Vec<A> total[M][N];
+#pragma GCC unroll 4
+  for (int m = 0; m < M; ++m)
+#pragma GCC unroll 4
+    for (int n = 0; n < N; ++n) total[m][n] = Vec<A>(A(0));
+  for (int64_t e = 0; e < rows; ++e)
+    for (int64_t i = 0; i < lanes; i += Vec<A>::size()) {
+      Vec<A> one[N];
+#pragma GCC unroll 4
+      for (int n = 0; n < N; ++n) one[n] = Vec<A>::loadu(in[(l + n) * rows + e] + i);
+#pragma GCC unroll 4
+      for (int m = 0; m < M; ++m) {
+        const Vec<A> g = Vec<A>::loadu(grad[(k + m) * rows + e] + i);
+#pragma GCC unroll 4
+        for (int n = 0; n < N; ++n) total[m][n] = fmadd(g, one[n], total[m][n]);
+      }
+    }
+  for (int m = 0; m < M; ++m)
+    for (int n = 0; n < N; ++n) gains[(k + m) * parts + l + n] += sum(total[m][n]);
+}
+
 // What the matrix gains from the gradients of what it gave.
 template <typename A>
 void add_mix_gains(Rows<A>& grad, Rows<A>& in, A* gains, int64_t parts, int64_t lanes) {
-  const int64_t rows = in.count / parts;
+  const int64_t whole = parts / 4 * 4;
+  for (int64_t k = 0; k < whole; k += 4)
+    for (int64_t l = 0; l < whole; l += 4) add_gains_of<4, 4>(grad, in, gains, k, l, parts, lanes);
   for (int64_t k = 0; k < parts; ++k)
-    for (int64_t l = 0; l < parts; ++l) {
-      Vec<A> total(0);
-      for (int64_t e = 0; e < rows; ++e)
-        for (int64_t n = 0; n < lanes; n += Vec<A>::size())
-          total = fmadd(Vec<A>::loadu(grad[k * rows + e] + n), Vec<A>::loadu(in[l * rows + e] + n), total);
-      gains[k * parts + l] += sum(total);
-    }
+    for (int64_t l = k < whole ? whole : 0; l < parts; ++l) add_gains_of<1, 1>(grad, in, gains, k, l, parts, lanes);
 }
 
 // The units of work from `first` to `last` that fall to a thread: as many to each, neighbours together.

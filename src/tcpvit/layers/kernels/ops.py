@@ -19,7 +19,7 @@ from tcpvit.layers.kernels import gpu
 from tcpvit.layers.kernels.build import DTYPES, accumulator, call, is_built, operators_refused
 
 # Sizes for which the kernels were measured to be faster than torch, forward and backward.
-MAX_HEAD_WIDTH = 64  # numbers in a head, d_h or C·d_h for joint attention; the kernel has no room for more
+MAX_HEAD_WIDTH = 256  # numbers in a head, d_h or C·d_h for joint attention; of wider ones torch is faster
 MAX_NORM_WIDTH = 64
 TO_HAT_LENGTHS, FROM_HAT_LENGTHS = (2, 3, 4, 8), (2, 3, 4, 5, 6, 7, 8)  # those that compilers vectorise, and all
 MIN_NUMBERS = 2**13  # in tubes; below, calling an operator of our own takes longer than it saves
