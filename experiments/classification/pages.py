@@ -52,7 +52,9 @@ SHORT = {
     FINE: "sub-patch",
     "tcp-44k": "TCP 44k",
     "std-44k": "dense 44k",
+    "tcp-44k-mixed": "TCP 44k, mixed",
     "tcp-120k": "TCP 120k",
+    "std-120k": "dense 120k",
 }
 MS = "ms an image, forward"
 STEM = "classification_"  # of the figures
@@ -98,6 +100,7 @@ def blocks(places: Places) -> dict[str, Blocks]:
         "small.md": {
             "small": markdown(small_table(group(records, "small"), _all_times(places))),
             "trials": markdown(held_out_table("trials", group(records, "small-screen"))),
+            "structures": markdown(held_out_table("structures", group(records, "small-structure"))),
         },
         "classification_runs.md": {
             "rates": markdown(choice_table(records)),

@@ -30,8 +30,8 @@ _vit: tuple[Words, ...] = (
     ("lr=4e-3", "options.kept=16", "epochs=20"),
 )
 FLATTENED = ("flatten=1",)
-# Between fields, else as chosen: a model and what is changed. On validation fields dropout did best among the first levers
-# on three splits, windows of 3×3 with longer training on ten, for one network and for the mean of five.
+# Between fields, else as chosen: a model and what is changed. On validation fields dropout did best among the first
+# levers on three splits, windows of 3×3 with longer training on ten, for one network and for the mean of five.
 VARIANTS: dict[str, tuple[str, Words]] = {
     f"{model}-{variant}": (model, words)
     for variant, words in {

@@ -11,6 +11,7 @@ import tcpvit
 from tcpvit.layers import Block, TBlock, TubalLinear
 from tcpvit.layers.coupling import Coupling
 from tcpvit.layers.halves import attention_half, ffn_half
+from tcpvit.layers.kernels import halves
 from tcpvit.layers.kernels.build import is_built
 from tcpvit.timing import using_threads
 
@@ -62,6 +63,30 @@ def test_which_blocks(options, expected):
     assert taken(block.to("meta"), x.to("meta")) == (False, False)
 
 
+def test_wide_slices_only_where_every_thread_has_an_image():
+    block, x = TBlock(96, 2, 3), torch.randn(3, 1, 65, 96)
+    with using_threads(3):
+        assert taken(block, x) == (True, True)
+    with using_threads(4):
+        assert taken(block, x) == (False, False)
+        assert taken(block, x.repeat(1, 2, 1, 1)) == (True, True)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert taken(block, x) == (False, False)
+    assert taken(block.bfloat16(), x.bfloat16()) == (False, False)
+    wider = halves.max_width() + 2
+    assert taken(TBlock(wider, 2, 3), torch.randn(3, 4, 65, wider)) == (False, False)
+
+
+@pytest.mark.parametrize(("vendor", "slow"), [("AuthenticAMD", True), ("GenuineIntel", False), (None, False)])
+def test_where_the_products_of_torch_are_slow(vendor, slow, tmp_path, monkeypatch):
+    file = tmp_path / "cpuinfo"
+    if vendor:
+        file.write_text(f"processor\t: 0\nvendor_id\t: {vendor}\n")
+    monkeypatch.setattr(halves, "CPU_INFO", file)
+    monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
+    assert halves._is_mkl_slow.__wrapped__() == slow
+
+
 @pytest.mark.parametrize("tube", [2, 5, 8, 32])
 def test_mixed_slices_that_attend_together_equal_layer_by_layer(tube):
     coupling = Coupling.parse("shared+mix:rotation+norm")
@@ -80,10 +105,11 @@ def test_mixed_slices_that_attend_together_equal_layer_by_layer(tube):
         torch.testing.assert_close(mine, other, atol=1e-9, rtol=1e-9)
 
 
-def test_wide_slices_and_dense_blocks():
-    assert taken(TBlock(65, 1, 2), torch.randn(2, 1, 4, 65)) == (False, False)
+def test_dense_blocks():
     assert taken(Block(48, 4), torch.randn(2, 65, 48)) == (True, True)
-    assert taken(Block(192, 3), torch.randn(2, 65, 192)) == (False, False)
+    with using_threads(2):
+        assert taken(Block(192, 3), torch.randn(2, 65, 192)) == (True, True)
+        assert taken(Block(192, 3), torch.randn(1, 65, 192)) == (False, False)
 
 
 def test_autocast_takes_them_where_weights_and_tokens_are_float32():
@@ -208,9 +234,10 @@ def test_weights_that_change_are_seen_at_once():
         torch.testing.assert_close(block(x), x)
 
 
-def test_compiles_as_one_graph_with_both_halves():
+@pytest.mark.parametrize("width", [16, 96])
+def test_compiles_as_one_graph_with_both_halves(width):
     torch.compiler.reset()
-    block, x = t_block()
+    block, x = TBlock(width, 4, 3), torch.randn(3, 2, 65, width)
     found = []
 
     def backend(graph, _):

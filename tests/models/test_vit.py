@@ -81,9 +81,19 @@ def test_the_standard_families_have_deits_counts(size, millions):
     assert count(tcp.blocks) / count(std.blocks) == pytest.approx(1 / 3, abs=0.01)
 
 
-@pytest.mark.parametrize(("name", "total"), [("plus", 43_930), ("wide", 116_893), ("44k", 43_934), ("120k", 113_818)])
+@pytest.mark.parametrize(
+    ("name", "total"),
+    [
+        ("tcp_vit_cifar_plus", 43_930),
+        ("tcp_vit_cifar_wide", 116_893),
+        ("tcp_vit_cifar_44k", 43_934),
+        ("std_vit_cifar_44k", 42_578),
+        ("tcp_vit_cifar_120k", 113_818),
+        ("std_vit_cifar_120k", 111_974),
+    ],
+)
 def test_the_presets_of_the_study_keep_within_their_budgets(name, total):
-    assert sum(p.numel() for p in tcpvit.create_model(f"tcp_vit_cifar_{name}").parameters()) == total
+    assert sum(p.numel() for p in tcpvit.create_model(name).parameters()) == total
 
 
 @pytest.mark.parametrize("name", [n for n in tcpvit.list_models() if isinstance(model_config(n), ViTConfig)])

@@ -43,12 +43,15 @@ def attention_half(block: Any, x: Tensor, grid: Grid | None = None) -> Tensor | 
     plain = not coupled and pool == 1
     if not halves.can_use_half("attention_half", x, parameters[2], plain):
         return None
-    width = attn.head_dim * (len(x) if joint else 1)
-    if width > ops.MAX_HEAD_WIDTH or _drops(drop, drop_path) or _is_watched(norm, attn, qkv, proj, drop, drop_path):
+    if _drops(drop, drop_path) or _is_watched(norm, attn, qkv, proj, drop, drop_path):
         return None
     if pool > 1 and not _divides(pool, grid, x.shape[-2]):
         return None
-    if not plain and not halves.can_couple(x, x.shape[-1] * x.shape[-2] * (len(x) if coupled else 1)):
+    head = attn.head_dim * (len(x) if joint else 1)
+    numbers = x.shape[-1] * x.shape[-2] * (len(x) if coupled or joint else 1)
+    if head > halves.MAX_HEAD_WIDTH:
+        return None
+    if (not plain or head > ops.MAX_HEAD_WIDTH) and not halves.can_couple(x, numbers):
         return None
     slices = x.unsqueeze(0) if dense else x  # (C, B, N, d)
     if not dense and len(parameters[2]) == 1 < len(x):  # one weight for all slices

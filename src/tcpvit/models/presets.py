@@ -58,6 +58,7 @@ PRESETS: dict[str, Any] = {
     "tcp_vit_cifar_wide": _cifar_plus(embed_dim=81, num_heads=3),
     "std_vit_cifar_44k": _near("std", embed_dim=34),
     "tcp_vit_cifar_44k": _near_tcp(embed_dim=68),
+    "std_vit_cifar_120k": _near("std", embed_dim=46, depth=6),
     "tcp_vit_cifar_120k": _near_tcp(embed_dim=92, depth=6),
     "std_vit_pet_backbone": _pet("std"),
     "tcp_vit_pet_backbone": _pet_tcp,

@@ -10,6 +10,7 @@ from tcpvit.layers.attention import softmax_maps, split_heads
 from tcpvit.layers.kernels.build import is_built
 from tcpvit.layers.kernels.halves import (
     LANES,
+    MAX_HEAD_WIDTH,
     TILE,
     attention_half,
     bundle_of,
@@ -18,7 +19,6 @@ from tcpvit.layers.kernels.halves import (
     ffn_half,
     tile_of,
 )
-from tcpvit.layers.kernels.ops import MAX_HEAD_WIDTH
 from tcpvit.timing import using_threads
 
 built = is_built("ffn_half") and is_built("attention_half")
@@ -104,6 +104,9 @@ def cases():
         (2, 3, 1, 5),
         (32, 8, 1, 10),  # a joint head of 256 numbers, as in tcp_scene
         (5, 20, 1, 33),
+        (40, 25, 1, 10),  # of 1,000
+        (2, 96, 3, 20),
+        (1, 160, 5, 37),
     ):
         x = torch.randn(C, 5, N, d, dtype=torch.float64)
         yield f"ffn {d}", fast_ffn, slow_ffn, [x.flatten(1, 2), *parameters(C, d, 4 * d, 4 * d)]

@@ -11,17 +11,22 @@ import ctypes
 import functools
 import itertools
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
+from tcpvit.algebra.cache import constant_in_graphs
 from tcpvit.layers.kernels import gpu
 from tcpvit.layers.kernels.build import DTYPES, accumulator, call, is_built, operators_refused
 
-MAX_WIDTH = 64  # of a slice: beyond, torch's matrix products are as fast
+NARROW = 64  # slices so wide always gain; wider ones where our products are as fast and all threads have work
+MOST_SUMMED = 2**22  # numbers of the gradients of one d × d matrix, which each thread sums for itself
+MAX_HEAD_WIDTH = 1024  # numbers in a head; the halves save more than attention alone, and gain with wider ones
 MAX_LOWERED_WIDTH = 32  # of plain halves under autocast: torch's products are of bfloat16, ours as exact as always
+CPU_INFO = Path("/proc/cpuinfo")
 TILE = 64  # tokens, as in ffn_half.cpp
 LANES = 16  # tokens in the widest vector
 ENOUGH = 64  # tiles for each thread: beyond, one more or less does not matter
@@ -34,16 +39,43 @@ def can_use_half(half: str, x: Tensor, weight: Tensor, plain: bool = True) -> bo
 
     A `plain` half is hardly more than its products: slices are not coupled, and tokens not pooled.
     """
-    if x.shape[-1] > MAX_WIDTH or weight.dtype != x.dtype:
+    if weight.dtype != x.dtype:
         return False
     if x.is_cuda:
-        return half == "ffn_half" and not torch.is_autocast_enabled("cuda") and gpu.can_use_gpu(x)
+        fits = half == "ffn_half" and x.shape[-1] <= gpu.MAX_WIDTH
+        return fits and not torch.is_autocast_enabled("cuda") and gpu.can_use_gpu(x)
     if x.device.type != "cpu" or x.dtype not in DTYPES or operators_refused():
         return False
     lowered = torch.is_autocast_enabled("cpu") and x.dtype == torch.float32
     if plain and lowered and x.shape[-1] > MAX_LOWERED_WIDTH:
         return False
+    if x.shape[-1] > NARROW and (lowered or not _gains_when_wide(x)):
+        return False
     return is_built(half)
+
+
+def _gains_when_wide(x: Tensor) -> bool:
+    """Whether slices beyond `NARROW` are worth it: torch's products have all threads for an image, ours have one."""
+    d, threads = x.shape[-1], _num_threads()
+    busy = prod(x.shape[:-2]) >= threads and threads * d * d <= MOST_SUMMED
+    return busy and x.dtype == torch.float32 and d <= max_width()
+
+
+@constant_in_graphs
+def _num_threads() -> int:
+    return torch.get_num_threads()
+
+
+@constant_in_graphs
+def max_width() -> int:
+    """The widest slice for which our products are as fast as torch's."""
+    return 1024 if _is_mkl_slow() else 256
+
+
+@functools.cache
+def _is_mkl_slow() -> bool:
+    """Whether torch's products are MKL's on a processor of AMD, for which it has no fast ones."""
+    return torch.backends.mkl.is_available() and CPU_INFO.is_file() and "AuthenticAMD" in CPU_INFO.read_text()
 
 
 def can_couple(x: Tensor, numbers: int) -> bool:
