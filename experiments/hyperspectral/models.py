@@ -105,11 +105,23 @@ LEVERS: dict[str, Words] = {
         "chosen-3-long": (*_chosen, "window=3", "epochs=80"),
         "chosen-3-members": (*_chosen, "window=3", "members=5"),
         "chosen-3-long-members": (*_chosen, "window=3", "epochs=80", "members=5"),
+        "chosen-windows": (*_chosen, "windows=[9, 3]", "epochs=80"),
     }.items()
     for name in ("tcp_scene", "std_scene")
 }
 # Tried last, and what they are compared with: on ten splits.
-_last = ("dropout", "long", "window-3", "window-1", "centre", "members", "3-long", "3-members", "3-long-members")
+_last = (
+    "dropout",
+    "long",
+    "window-3",
+    "window-1",
+    "centre",
+    "members",
+    "3-long",
+    "3-members",
+    "3-long-members",
+    "windows",
+)
 LEVERS_OF_TEN = ("chosen", *(f"chosen-{lever}" for lever in _last))
 ABLATIONS: dict[str, Words] = {
     "kept-8": ("options.kept=8",),

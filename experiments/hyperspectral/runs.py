@@ -59,7 +59,12 @@ def _fit_network(
     """Its classes, and how many parameters it has; those of several networks are the mean of their predictions."""
     how = Training(**{name: value for name, value in settings.items() if name in OF_TRAINING})
     seeds = [seed + APART * member for member in range(how.members)]
-    members = [_fit_member(scene, split, pixels, measured, settings, how, own) for own in seeds]
+    windows = settings.get("windows", [settings.get("window", WINDOW)])
+    members = [
+        _fit_member(scene, split, pixels, measured, settings | {"window": window}, how, own)
+        for own in seeds
+        for window in windows
+    ]
     found, sizes = zip(*members, strict=True)
     return torch.stack(found).mean(0).argmax(1), sum(sizes)
 
@@ -73,7 +78,7 @@ def _fit_member(
         cube = Cube(scene, split, peer.window, peer.components)
         model: nn.Module = peer.network(cube.channels, cube.window, scene.num_classes)
     else:
-        bands = Cube(scene, split, settings.get("window", WINDOW))
+        bands = Cube(scene, split, settings["window"])
         model, axes = build(settings, bands, pixels, scene.num_classes, seed)
         cube = bands if axes is None else bands.project(axes)
         if how.start:

@@ -92,6 +92,7 @@ LEVER_LABELS = {
     "chosen-3-long": "the same, windows of 3×3 pixels, 80 epochs",
     "chosen-3-members": "the same, windows of 3×3 pixels, five networks",
     "chosen-3-long-members": "the same, windows of 3×3 pixels, 80 epochs, five networks",
+    "chosen-windows": "the same, 80 epochs, a network for windows of 9×9 and one for 3×3, averaged",
 }
 ABLATION_LABELS = {
     "w": "W as chosen",
