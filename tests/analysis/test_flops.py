@@ -62,7 +62,7 @@ def test_our_own_kernel_counts_as_the_products_it_stands_for(name, options):
 
 def test_the_trap_that_the_unfused_kernel_avoids():
     """Left to itself the counter sees no attention on a CPU; if it learns to, the forced kernel can go."""
-    model = create_model("std_vit_cifar", depth=1, embed_dim=256, num_heads=2)  # heads too wide for our kernel
+    model = create_model("std_vit_cifar", depth=1, embed_dim=1200, num_heads=2)  # too wide for our kernels
     with FlopCounterMode(display=False) as counter:
         model(torch.zeros(1, 3, 32, 32))
     missing = count_flops(model) - counter.get_total_flops()
