@@ -36,7 +36,11 @@ def main() -> None:
 
 def bounds() -> list[Record]:
     """The bounds of each processor that was measured."""
-    return [Record.load(path) for path in (BENCH / "bound.json", BENCH / "bound_intel.json") if path.is_file()]
+    return [
+        Record.load(path)
+        for path in [BENCH / f"bound{kind}.json" for kind in ("_fast_mkl", "", "_intel")]
+        if path.is_file()
+    ]
 
 
 def limit_table(bounds: list[Record]) -> Table:
@@ -69,7 +73,9 @@ def parts_table(record: Record) -> Table:
 
 
 def _processor(record: Record) -> str:
-    return str(record.facts["machine"]["processor"]).split("(")[0].split()[0]  # AMD, Intel
+    machine = record.facts["machine"]
+    maker = str(machine["processor"]).split("(")[0].split()[0]  # AMD, Intel
+    return f"{maker}, fast MKL" if machine.get("fast MKL") else maker
 
 
 def pages(record: Record) -> dict[Path, Blocks]:

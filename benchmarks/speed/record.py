@@ -21,6 +21,7 @@ from benchmarks.speed.clock import Measurement
 from benchmarks.speed.components import Components
 from benchmarks.speed.growth import Growth
 from benchmarks.speed.memory import Footprint
+from benchmarks.speed.mkl import is_fast
 from tcpvit.files import write_atomically
 
 PARTS: dict[str, type] = {
@@ -111,6 +112,7 @@ def _machine() -> dict[str, Any]:
         "vectors": torch.backends.cpu.get_cpu_capability(),
         "bfloat16": [flag for flag in BFLOAT16_FLAGS if flags and flag in flags[1].split()],
         "system": platform.system(),
+        "fast MKL": is_fast(),
     }
 
 

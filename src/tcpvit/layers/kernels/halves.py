@@ -74,8 +74,11 @@ def max_width() -> int:
 
 @functools.cache
 def _is_mkl_slow() -> bool:
-    """Whether torch's products are MKL's on a processor of AMD, for which it has no fast ones."""
-    return torch.backends.mkl.is_available() and CPU_INFO.is_file() and "AuthenticAMD" in CPU_INFO.read_text()
+    """Whether torch's products are MKL's on a processor of AMD, where it takes slow ones unless told otherwise."""
+    if not (torch.backends.mkl.is_available() and CPU_INFO.is_file() and "AuthenticAMD" in CPU_INFO.read_text()):
+        return False
+    told = getattr(ctypes.CDLL(None), "mkl_serv_intel_cpu_true", None)  # by a library that was loaded first
+    return not (told and told())
 
 
 def can_couple(x: Tensor, numbers: int) -> bool:
