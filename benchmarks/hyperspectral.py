@@ -1,9 +1,10 @@
-"""The whole of Indian Pines predicted by each model on one core: time, and memory for one scene and for two of them.
+"""Each model on one core: a step of training, and all of Indian Pines predicted, with its memory for one and two scenes.
 
     python -m benchmarks.hyperspectral --root FOLDER      writes results/bench/hyperspectral.json, in a minute
 
 Each measurement is a process of its own. Time is that of the thread, the best of two; memory is the highest that the
-process had while it predicted, less what it had before: two scenes side by side are 145×290 pixels.
+process had while it predicted, less what it had before: two scenes side by side are 145×290 pixels. Steps of training,
+forward and backward of a batch, take turns in one process.
 """
 
 from __future__ import annotations
@@ -24,12 +25,15 @@ from benchmarks.speed.record import facts
 from experiments.hyperspectral.cube import WINDOW
 from experiments.hyperspectral.peers import NETWORKS
 from experiments.hyperspectral.spectra import Spectra
+from tcpvit.analysis.bench import training_step
 from tcpvit.data.scenes import Scene, find_scene, fit_statistics, scene_windows
 from tcpvit.models import create_model
+from tcpvit.timing import interleaved, using_threads
 
 NAMES = ("tcp_scene", "std_scene")
 OUT = Path("results/bench/hyperspectral.json")
 BATCH = 512
+TRAINING_BATCH = 64
 
 
 def measure(name: str, root: Path, copies: int) -> dict[str, Any]:
@@ -71,6 +75,15 @@ def predict(model: Any, scene: Scene, window: int, spectra: Spectra, pixels: int
             return
 
 
+def training_ms(seconds: float = 10) -> dict[str, float]:
+    """Milliseconds of a step of each model."""
+    models = {name: create_model(name) for name in NAMES}
+    windows = torch.randn(TRAINING_BATCH, 200, WINDOW, WINDOW)
+    steps = {name: training_step(model.train(), windows) for name, model in models.items()}
+    with using_threads(1):
+        return {name: 1e3 * best for name, best in interleaved(steps, seconds, time.thread_time).items()}
+
+
 def memory(name: str) -> int:
     """VmRSS (what the process has) or VmHWM (the most it had), in bytes."""
     lines = Path("/proc/self/status").read_text().splitlines()
@@ -86,10 +99,10 @@ def main() -> None:
     if given.one:
         print(json.dumps(measure(given.one[0], given.root, int(given.one[1]))))
         return
-    rows = []
+    rows, steps = [], training_ms()
     for name in NAMES:
         own, two = (_apart(name, given.root, copies) for copies in (1, 2))
-        rows.append(own | {"peak_bytes_of_two": two["peak_bytes"]})
+        rows.append(own | {"peak_bytes_of_two": two["peak_bytes"], "training_ms": steps[name]})
         print(rows[-1])
     OUT.parent.mkdir(parents=True, exist_ok=True)
     OUT.write_text(json.dumps({**facts("python -m benchmarks.hyperspectral"), "models": rows}, indent=1) + "\n")

@@ -50,9 +50,9 @@ SHORT = {
     PLUS: "plus",
     WIDE: "wide",
     FINE: "sub-patch",
-    "tcp-44k": "TCP 44k",
+    "tcp-44k": "TCP 44k, shared",
     "std-44k": "dense 44k",
-    "tcp-44k-mixed": "TCP 44k, mixed",
+    "tcp-44k-mixed": "TCP 44k",
     "tcp-120k": "TCP 120k",
     "std-120k": "dense 120k",
 }

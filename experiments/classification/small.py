@@ -74,10 +74,10 @@ STRUCTURES = {
 # What the trials chose; evaluated every fourth epoch.
 SLOWLY = ("optimizer.lr=0.008", "evaluation.every=4")
 FINALS = {
-    name: (f"model.name={name.replace('-', '_vit_cifar_')}", *SLOWLY)
-    for name in ("tcp-44k", "std-44k", "tcp-120k", "std-120k")
+    name: (f"model.name={name.replace('-', '_vit_cifar_')}", *SLOWLY) for name in ("std-44k", "tcp-120k", "std-120k")
 }
-FINALS["tcp-44k-mixed"] = (*STRUCTURES["tcp-64-fine-mix"], *SLOWLY)
+FINALS["tcp-44k"] = (*STRUCTURES["tcp-68-fine-shared"], *SLOWLY)
+FINALS["tcp-44k-mixed"] = (*STRUCTURES["tcp-64-fine-mix"], *SLOWLY)  # the preset tcp_vit_cifar_44k
 
 
 def planned() -> list[Planned]:

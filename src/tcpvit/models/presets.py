@@ -17,10 +17,11 @@ _cifar = partial(ViTConfig, img_size=32, patch_size=4, depth=4, num_heads=4)
 _cifar_plus = partial(_cifar, "tcp", attention="joint", patch_embed="t_linear")
 
 # The best that 44.5K and 120K parameters bought: 16×16 tokens of overlapping patches, which know their neighbours and
-# attend to 4×4 means. One weight serves both slices: twice the width of the dense twin. 43,934, 113,818; dense 42,578.
+# attend to 4×4 means. Four slices mixed by matrices, or one weight for two slices: twice as wide as the dense twins.
+# 43,530 and 113,818 parameters; dense 42,578 and 111,974.
 _near = partial(_cifar, patch_size=2, patch_embed="conv", global_pool="avg", class_token=False, positions=False)
 _near = partial(_near, num_heads=2, mlp_ratio=2.0, local=3, attention_pool=4, zero_residual=True)
-_near_tcp = partial(_near, "tcp", tube=2, attention="joint", coupling="shared+mix+norm")
+_near_tcp = partial(_near, "tcp", attention="joint")
 
 # Segmentation backbones, 128×128: 1,275,072 and 455,680 parameters.
 _pet = partial(ViTConfig, img_size=128, patch_size=8, num_classes=0, depth=4, num_heads=4, mlp_ratio=2.0)
@@ -57,9 +58,9 @@ PRESETS: dict[str, Any] = {
     "tcp_vit_cifar_plus": _cifar_plus(),
     "tcp_vit_cifar_wide": _cifar_plus(embed_dim=81, num_heads=3),
     "std_vit_cifar_44k": _near("std", embed_dim=34),
-    "tcp_vit_cifar_44k": _near_tcp(embed_dim=68),
+    "tcp_vit_cifar_44k": _near_tcp(embed_dim=64, tube=4, coupling="mix:rotation+norm"),
     "std_vit_cifar_120k": _near("std", embed_dim=46, depth=6),
-    "tcp_vit_cifar_120k": _near_tcp(embed_dim=92, depth=6),
+    "tcp_vit_cifar_120k": _near_tcp(embed_dim=92, tube=2, coupling="shared+mix+norm", depth=6),
     "std_vit_pet_backbone": _pet("std"),
     "tcp_vit_pet_backbone": _pet_tcp,
     # Segmenters: the paper's (1,570,978 and 751,586 parameters), with joint attention, with a decoder of c-products.

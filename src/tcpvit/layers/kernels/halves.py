@@ -441,6 +441,7 @@ def _save_attention_half(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor
     *tensors, num_heads, joint, dense, eps, keep, norm_joint, shuffle, pool, across, mix1, mix2 = inputs
     if not keep:
         raise ValueError("attention_half has no gradients unless keep=True")
+    ctx.set_materialize_grads(False)  # or zeros would be filled in for what only backward reads
     ctx.options = num_heads, joint, dense, eps, norm_joint, shuffle, pool, across
     ctx.save_for_backward(*tensors, mix1, mix2, *output[1:])
 

@@ -110,6 +110,7 @@ def _(grad: Tensor, qkv: Tensor, out: Tensor, lse: Tensor, num_heads: int, joint
 
 
 def _save_attention(ctx: Any, inputs: tuple[Tensor, int, bool], output: tuple[Tensor, Tensor]) -> None:
+    ctx.set_materialize_grads(False)  # or zeros would be filled in for what only backward reads
     qkv, ctx.num_heads, ctx.joint = inputs
     ctx.save_for_backward(qkv, *output)
 
@@ -177,6 +178,7 @@ def slice_layer_norm_backward(
 
 
 def _save_norm(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, float], output: tuple[Tensor, Tensor, Tensor]) -> None:
+    ctx.set_materialize_grads(False)  # or zeros would be filled in for what only backward reads
     ctx.save_for_backward(inputs[0], inputs[1], output[1], output[2])
 
 
