@@ -446,7 +446,9 @@ def _save_attention_half(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor
     ctx.save_for_backward(*tensors, mix1, mix2, *output[1:])
 
 
-def _attention_half_backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+def _attention_half_backward(ctx: Any, grad: Tensor | None, *_: Tensor | None) -> tuple[Tensor | None, ...]:
+    if grad is None:
+        return (None,) * 18
     gradients = iter(attention_half_backward(grad, *ctx.saved_tensors, *ctx.options))
     *plain, d_mix1, d_mix2 = (None if tensor is None else next(gradients) for tensor in ctx.saved_tensors[:9])
     return (*plain, *[None] * 9, d_mix1, d_mix2)

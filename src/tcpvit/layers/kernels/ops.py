@@ -115,7 +115,9 @@ def _save_attention(ctx: Any, inputs: tuple[Tensor, int, bool], output: tuple[Te
     ctx.save_for_backward(qkv, *output)
 
 
-def _attention_backward(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple[Tensor, None, None]:
+def _attention_backward(ctx: Any, grad: Tensor | None, *_: Tensor | None) -> tuple[Tensor | None, None, None]:
+    if grad is None:
+        return None, None, None
     return packed_attention_backward(grad, *ctx.saved_tensors, ctx.num_heads, ctx.joint), None, None
 
 
@@ -182,8 +184,8 @@ def _save_norm(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, float], output: t
     ctx.save_for_backward(inputs[0], inputs[1], output[1], output[2])
 
 
-def _norm_backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-    return (*slice_layer_norm_backward(grad, *ctx.saved_tensors), None)
+def _norm_backward(ctx: Any, grad: Tensor | None, *_: Tensor | None) -> tuple[Tensor | None, ...]:
+    return (None,) * 4 if grad is None else (*slice_layer_norm_backward(grad, *ctx.saved_tensors), None)
 
 
 slice_layer_norm.register_autograd(_norm_backward, setup_context=_save_norm)
@@ -241,8 +243,8 @@ def _(grad: Tensor, x: Tensor, weight: Tensor, mean: Tensor, rstd: Tensor) -> tu
     return d_x, d_weight, torch.empty_like(d_weight)
 
 
-def _joint_norm_backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-    return (*joint_layer_norm_backward(grad, *ctx.saved_tensors), None)
+def _joint_norm_backward(ctx: Any, grad: Tensor | None, *_: Tensor | None) -> tuple[Tensor | None, ...]:
+    return (None,) * 4 if grad is None else (*joint_layer_norm_backward(grad, *ctx.saved_tensors), None)
 
 
 joint_layer_norm.register_autograd(_joint_norm_backward, setup_context=_save_norm)
