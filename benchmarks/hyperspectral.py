@@ -1,4 +1,4 @@
-"""Each model on one core: a step of training, and all of Indian Pines predicted, with its memory for one and two scenes.
+"""Each model on one core: a step of training, and all of Indian Pines predicted, with memory for one and two scenes.
 
     python -m benchmarks.hyperspectral --root FOLDER      writes results/bench/hyperspectral.json, in a minute
 

@@ -69,7 +69,7 @@ def _num_threads() -> int:
 @constant_in_graphs
 def max_width() -> int:
     """The widest slice for which our products are as fast as torch's."""
-    return 1024 if _is_mkl_slow() else 192
+    return 768 if _is_mkl_slow() else 192
 
 
 @functools.cache
