@@ -64,16 +64,18 @@ def parts_table(record: Record) -> Table:
     """The parts of each bound on one processor, and where it was measured."""
     facts = record.facts
     table = bound_table(record.bound)
-    table.title = f"{facts['machine']['processor']}: {table.title[0].lower()}{table.title[1:]}"
+    table.title = f"{facts['machine']['processor']}{_mkl(record)}: {table.title[0].lower()}{table.title[1:]}"
     load = f"load at the start {facts['load']:g} of {facts['machine']['cores']} cores"
     table.notes.append(f"`{facts['command']}`, {facts['date']}, commit {facts['commit']}, {load}.")
     return table
 
 
 def _processor(record: Record) -> str:
-    machine = record.facts["machine"]
-    maker = str(machine["processor"]).split("(")[0].split()[0]  # AMD, Intel
-    return f"{maker}, fast MKL" if machine.get("fast MKL") else maker
+    return str(record.facts["machine"]["processor"]).split("(")[0].split()[0] + _mkl(record)  # AMD, Intel
+
+
+def _mkl(record: Record) -> str:
+    return ", fast MKL" if record.facts["machine"].get("fast MKL") else ""
 
 
 def pages(record: Record) -> dict[Path, Blocks]:
