@@ -72,7 +72,7 @@ def test_without_a_class_token_it_is_where_the_pooled_patches_look_on_average(im
     found = explain(model, image)
     maps = torch.stack(model.attention_maps(image))  # (L, 1, H, 16, 16): means of 4×4 tokens
     assert found.attention.shape == (4, 1, 2, 16, 16)
-    assert found.by_slice.shape == (2, 16, 16)
+    assert found.by_slice.shape == (4, 16, 16)
     few = maps[1, 0, 1].mean(0).view(4, 4)
     torch.testing.assert_close(found.attention[1, 0, 1], few.repeat_interleave(4, 0).repeat_interleave(4, 1) / 16)
     torch.testing.assert_close(found.rollout.sum(), torch.tensor(1.0))
