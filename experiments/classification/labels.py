@@ -89,6 +89,7 @@ LABELS |= {  # `experiments.classification.small`: overlapping patches, depthwis
     "std-44k": "`std_vit_cifar_44k`, its dense twin: 34 wide, 4 blocks",
     "tcp-44k-mixed": "`tcp_vit_cifar_44k`: 4 slices mixed by learned matrices, 64 wide, 4 blocks",
     "tcp-120k": "`tcp_vit_cifar_120k`: 2 slices with shared weights, 92 wide, 6 blocks",
+    "tcp-120k-mixed": "TCP-ViT of 4 slices mixed by learned matrices: 88 wide, 6 blocks",
     "std-120k": "`std_vit_cifar_120k`, its dense twin: 46 wide, 6 blocks",
     "tcp-96-r1": "TCP-ViT, 96 wide, hidden layer as wide, slices not shuffled",
     "tcp-80-r2": "TCP-ViT, 80 wide, hidden layer twice as wide, slices not shuffled",

@@ -197,6 +197,7 @@ def test_without_a_recipe_the_model_or_the_data_say_which():
         (["--weight-decay", "0.1"], 2, "but it is a key of the recipe: --set optimizer.weight_decay=VALUE (see tcpvit"),
         (["--attention", "joint"], 2, "but it is a key of the recipe: --set model.options.attention=VALUE"),
         (["--xyzzy", "1"], 2, "No such option: --xyzzy (see tcpvit train --help)"),
+        (["optimizer.lr=0.1"], 2, "to change the recipe write --set optimizer.lr=0.1 (see tcpvit train --help)"),
     ],
 )
 def test_options_that_disagree_or_are_unknown(run, args, code, sentence):

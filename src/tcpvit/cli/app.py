@@ -19,6 +19,7 @@ import textwrap
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, get_origin, get_type_hints
 
@@ -231,18 +232,20 @@ def _sentence(error: Exception, args: list[str]) -> str:
     if hasattr(error, "format_message"):
         usage = f"{program()} {args[0]} --help" if args[0] in VERBS else f"{program()} --help"
         said = error.format_message().replace("Value error, ", "").rstrip(".")
-        return f"{said}{_key_for(error, args)} (see {usage})"
+        return f"{said}{_as_change(error, args)} (see {usage})"
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
-    return str(error) or type(error).__name__
+    return f"{error}{_as_change(error, args)}" or type(error).__name__
 
 
-def _key_for(error: Exception, args: list[str]) -> str:
-    """What to write instead of an unknown option that a recipe has a key for."""
-    option = getattr(error, "option_name", None)
-    if option is None or args[0] not in VERBS or "set" not in inspect.signature(load(VERBS[args[0]][0])).parameters:
+def _as_change(error: Exception, args: list[str]) -> str:
+    """How to change the recipe, if its key was given as an option or without --set."""
+    if args[0] not in VERBS or "set" not in inspect.signature(load(VERBS[args[0]][0])).parameters:
         return ""
+    for before, change in pairwise(args):
+        if re.fullmatch(r"[a-z_]+\.[a-z_.]+=.*", change) and not before.startswith("-") and change in str(error):
+            return f"; to change the recipe write --set {change}"
     from tcpvit.cli.shortcuts import key_for  # torch is loaded by now
 
-    key = key_for(option)
+    key = key_for(getattr(error, "option_name", ""))
     return f", but it is a key of the recipe: --set {key}=VALUE" if key else ""
