@@ -6,6 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tcpvit.figures.style import BLUE, FAINT, INK, ORANGE, TEXT_WIDTH, house_style
 
 if TYPE_CHECKING:
@@ -15,9 +18,10 @@ MARKERS: dict[str, dict[str, Any]] = {  # the few dense models before the many o
     "std": {"color": ORANGE, "marker": "s", "zorder": 4},
     "tcp": {"color": BLUE, "marker": "o", "zorder": 3},
 }
-# Where names stand clear of the dotted line: above and left of what nothing beats and something costs more, else right.
-ABOVE: dict[str, Any] = {"xytext": (-4, 2), "ha": "right"}
-BESIDE: dict[str, Any] = {"xytext": (5, -2), "ha": "left"}
+FONT_SIZE = 6.5
+MARK = 3.5  # points around the middle of a marker that a name leaves free
+# Where a name may begin, right of its marker, or end, left of it, and its base; in points.
+PLACES = ((5, -2), (-5, -2), (4, 3), (-4, 3), (4, -8), (-4, -8))
 LEGEND = {"std": "Std-ViT", "tcp": "TCP-ViT"}
 
 
@@ -47,12 +51,21 @@ def draw_frontier(title: str, points: Sequence[Point], panels: Sequence[str]) ->
         figure = Figure(figsize=(TEXT_WIDTH, 3.4), layout="constrained")
         axes = figure.subplots(1, len(panels), squeeze=False, sharey="row")[0]
         for panel, cost in zip(axes, panels, strict=True):
-            _draw_panel(panel, [point for point in points if cost in point.costs], cost)
+            _draw_panel(panel, _with(cost, points), cost)
             panel.set_xlabel(cost)
         axes[0].set_ylabel(title)
         handles, labels = axes[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
+        figure.draw_without_rendering()  # now it is known what lies where
+        for panel, cost in zip(axes, panels, strict=True):
+            drawn = _with(cost, points)
+            named = [point for point in drawn if point.name and (point.named or point in frontier(drawn, cost))]
+            _write_names(panel, named, drawn, cost)
         return figure
+
+
+def _with(cost: str, points: Sequence[Point]) -> list[Point]:
+    return [point for point in points if cost in point.costs]
 
 
 def frontier(points: Sequence[Point], cost: str) -> list[Point]:
@@ -64,20 +77,34 @@ def frontier(points: Sequence[Point], cost: str) -> list[Point]:
     return best
 
 
-def _place(point: Point, named: Sequence[Point], cost: str, *, on_line: bool) -> dict[str, Any]:
-    """Where a name stands clear of the line, or clear of the names of neighbours: the cheaper one's on the left."""
-    costs, accuracies = [each.costs[cost] for each in named], [each.accuracy for each in named]
-    wide, high = 0.2 * (max(costs) - min(costs)), 0.06 * (max(accuracies) - min(accuracies))
-    neighbours = [
-        other.costs[cost]
-        for other in named
-        if other is not point
-        and abs(other.costs[cost] - point.costs[cost]) <= wide
-        and abs(other.accuracy - point.accuracy) <= high
-    ]
-    if neighbours:
-        return ABOVE if point.costs[cost] <= min(neighbours) else BESIDE
-    return ABOVE if on_line and point.costs[cost] < max(costs) else BESIDE
+def _write_names(panel: Any, named: Sequence[Point], points: Sequence[Point], cost: str) -> None:
+    """Names beside their markers, where they cover the fewest of the other names, of the markers and of the line."""
+
+    def on_page(chosen: Sequence[Point]) -> NDArray[np.float64]:  # (n, 2), in points of the page
+        places = [(point.costs[cost], point.accuracy) for point in chosen]
+        return panel.transData.transform(places) * 72 / panel.figure.dpi
+
+    marks, corners = on_page(points), on_page(frontier(points, cost))
+    steps = np.linspace(0, len(corners) - 1, 50 * len(corners))
+    line = np.stack([np.interp(steps, range(len(corners)), values) for values in corners.T], 1)
+    taken = [np.concatenate([marks - MARK, marks + MARK], 1), np.tile(line, 2)]  # boxes: left, bottom, right, top
+    for point, (x, y) in zip(named, on_page(named), strict=True):
+        wide = 0.6 * FONT_SIZE * len(point.name)
+        boxes = [(x + dx - wide * (dx < 0), y + dy, x + dx + wide * (dx > 0), y + dy + FONT_SIZE) for dx, dy in PLACES]
+        best = int(np.argmin([sum(_overlaps(np.array(box), others) for others in taken) for box in boxes]))
+        taken.append(np.array([boxes[best]]))
+        placed = {"xytext": PLACES[best], "ha": "left" if PLACES[best][0] > 0 else "right"}
+        at = point.costs[cost], point.accuracy
+        panel.annotate(point.name, at, textcoords="offset points", fontsize=FONT_SIZE, **placed)
+
+
+def _overlaps(box: NDArray[np.float64], others: NDArray[np.float64]) -> int:
+    """How many of the boxes (n, 4) overlap that one.
+
+    >>> _overlaps(np.array([0.0, 0, 2, 1]), np.array([[1.0, 0, 3, 1], [2.5, 0, 3, 1]]))
+    1
+    """
+    return int(((box[:2] < others[:, 2:]) & (others[:, :2] < box[2:])).all(1).sum())
 
 
 def _draw_panel(panel: Any, points: list[Point], cost: str) -> None:
@@ -98,11 +125,6 @@ def _draw_panel(panel: Any, points: list[Point], cost: str) -> None:
         label="frontier",
     )
     low, high = min(point.costs[cost] for point in points), max(point.costs[cost] for point in points)
-    named = [point for point in points if point.name and (point.named or point in unbeaten)]
-    for point in named:
-        place = _place(point, named, cost, on_line=point in unbeaten)
-        at = (point.costs[cost], point.accuracy)
-        panel.annotate(point.name, at, textcoords="offset points", fontsize=6.5, **place)
     panel.xaxis.get_major_locator().set_params(nbins=5)
     panel.xaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")
     panel.grid(color=FAINT)
