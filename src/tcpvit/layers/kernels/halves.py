@@ -113,9 +113,10 @@ def _contiguous(*parameters: Tensor | None) -> list[Tensor | None]:
     return [None if p is None else p.contiguous() for p in parameters]
 
 
-def _new_gradients(*parameters: Tensor | None) -> list[Tensor | None]:
-    """Where the gradients of parameters go."""
-    return [None if p is None else torch.empty_like(p, memory_format=torch.contiguous_format) for p in parameters]
+def _new_gradients(x: Tensor, *parameters: Tensor | None) -> list[Tensor | None]:
+    """Where the gradients of tokens and parameters go: zeros if there are no tokens, for which none are written."""
+    new = torch.empty_like if x.numel() else torch.zeros_like
+    return [None if p is None else new(p, memory_format=torch.contiguous_format) for p in (x, *parameters)]
 
 
 # ------------------------------------------------------------------------------------------------------- FFN half

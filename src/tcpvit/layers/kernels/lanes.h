@@ -257,8 +257,10 @@ struct Sums {
     for (size_t thread = 0; thread < last.size(); ++thread) {
       if (last_group[thread] < 0) continue;
       A* sum = last[thread][0];
-      for (size_t next = thread + 1; next < last.size() && first_group[next] == last_group[thread]; ++next)
+      for (size_t next = thread + 1; next < last.size(); ++next) {
+        if (first_group[next] != last_group[thread]) continue;  // a thread between them may have had no work
         for (int64_t i = 0; i < size; ++i) sum[i] += first[next][0][i];
+      }
       hand_over(last_group[thread], sum);
     }
   }
