@@ -41,7 +41,7 @@ def attention_half(block: Any, x: Tensor, grid: Grid | None = None) -> Tensor | 
     mixes = _mixes(qkv, proj)
     coupled = shuffle or bool(mixes) or (not dense and norm.joint)
     plain = not coupled and pool == 1
-    if not halves.can_use_half("attention_half", x, parameters[2], plain):
+    if not halves.can_use_half("attention_half", x, parameters[2], plain, coupled or joint):
         return None
     if _drops(drop, drop_path) or _is_watched(norm, attn, qkv, proj, drop, drop_path):
         return None
@@ -82,7 +82,7 @@ def ffn_half(block: Any, x: Tensor, grid: Grid | None, kind: type[Any]) -> Tenso
     mixes, joint, shuffle = _mixes(fc1, fc2), not dense and norm.joint, not dense and mlp.shuffle
     coupled = joint or shuffle or bool(mixes)
     plain = not coupled and local is None
-    if not halves.can_use_half("ffn_half", x, parameters[2], not coupled):
+    if not halves.can_use_half("ffn_half", x, parameters[2], not coupled, coupled):
         return None
     if parameters[3] is None or _drops(drop, drop_path) or _is_watched(norm, mlp, fc1, fc2, drop, drop_path):
         return None

@@ -3,7 +3,8 @@
 // The images of a bundle lie side by side in the lanes, so that few lanes are empty. What forward keeps is the attended
 // values and log Σ exp of the scores; backward computes norm and qkv again. Slices go one by one, or, if they are coupled,
 // all together: by joint attention, by a norm over all of them, by a shuffle before proj, which in lanes is no more
-// than the place where a row is written, or by a matrix that mixes them before qkv and one before proj. With a pool of p attention is between the means of p × p tokens.
+// than the place where a row is written, or by a matrix that mixes them before qkv and one before proj. With a pool of p
+// attention is between the means of p × p tokens.
 //
 // x, y (C, B, N, d)   γ, β (C, d)   wqkv (C, d, 3·d)   bqkv (C, 3·d) or null   wproj (C, d, d)   bproj (C, d)
 // mix1, mix2 (C, C), or null
@@ -223,7 +224,8 @@ void forward(const T* x, Parameters<const T> parameters, T* out, A* kept, A* lse
   }
 }
 
-// The sums of what the parameters of a group gain: wqkv as (parts, 3·d, d) and wproj as (parts, d_in, d_out), rows of whole lines.
+// The sums of what the parameters of a group gain: wqkv as (parts, 3·d, d) and wproj as (parts, d_in, d_out), with rows
+// of whole lines.
 template <typename A>
 struct Gains {
   A *gamma, *beta, *bproj, *bqkv, *mix1, *mix2, *wqkv, *wproj;

@@ -2,7 +2,8 @@
 //
 // Nothing but x is kept for the backward pass, which computes the rest again. Slices go one by one, or, if they are
 // coupled, all together: by a norm over all of them (`joint`), or by a shuffle before fc2, which in lanes is no more than
-// the place where a row is written, or by a matrix that mixes them before fc1 and one before fc2. Depthwise filters before GELU take the tokens of an image together.
+// the place where a row is written, or by a matrix that mixes them before fc1 and one before fc2. Depthwise filters before
+// GELU take the tokens of an image together.
 //
 // x, y (C, R, d)    γ, β (C, d)    w1 (C, d, h)    b1 (C, h)    w2 (C, h, d)    b2 (C, d)
 // filters (C, h, side, side), their biases (C, h), mix1 and mix2 (C, C), or null
@@ -90,7 +91,8 @@ struct Tile {
 
   explicit Tile(const Shape& s)
       : x(s.features(), s.lanes()), normed(s.features(), s.lanes()), y(s.features(), s.lanes()),
-        mixed(s.mixes ? s.features() : 0, s.lanes()), before(s.side ? s.parts * s.hidden : 0, s.lanes()), hidden(s.parts * s.hidden, s.lanes()),
+        mixed(s.mixes ? s.features() : 0, s.lanes()), before(s.side ? s.parts * s.hidden : 0, s.lanes()),
+        hidden(s.parts * s.hidden, s.lanes()),
         tokens(s.lanes(), padded<A>(s.width)), rstd(s.norms(), s.lanes()),
         shuffled(s.shuffle ? s.parts * s.hidden : 0, s.lanes()),
         mixed_hidden(s.mixes ? s.parts * s.hidden : 0, s.lanes()), filter(s.height, s.across, s.side) {}
@@ -166,8 +168,8 @@ void forward(const T* x, Parameters<const T> parameters, T* out, const Shape& s,
   }
 }
 
-// The sums of what the parameters of a group gain: weights as (parts, h, d), with rows of whole lines; those of a filter's tap in the
-// lanes of a line, to be added up.
+// The sums of what the parameters of a group gain: weights as (parts, h, d), with rows of whole lines; those of a filter's
+// tap in the lanes of a line, to be added up.
 template <typename A>
 struct Gains {
   A *gamma, *beta, *b2, *b1, *filter_bias, *mix1, *mix2, *w1, *w2, *filters;

@@ -34,10 +34,11 @@ MOST_NUMBERS = 2**17  # of the hidden features of a unit of work whose slices or
 BUNDLE, MOST_BUNDLED = 256, 2**14  # tokens of the images that are attended to at a time, and their numbers in a group
 
 
-def can_use_half(half: str, x: Tensor, weight: Tensor, plain: bool = True) -> bool:
+def can_use_half(half: str, x: Tensor, weight: Tensor, plain: bool = True, together: bool = False) -> bool:
     """True if the kernel of that half takes tokens (..., d) with parameters of that kind, and is worth it.
 
-    A `plain` half is hardly more than its products: slices are not coupled, and tokens not pooled.
+    A `plain` half is hardly more than its products: slices are not coupled, and tokens not pooled. The slices of an
+    image may go `together`, to one thread.
     """
     if weight.dtype != x.dtype:
         return False
@@ -49,15 +50,16 @@ def can_use_half(half: str, x: Tensor, weight: Tensor, plain: bool = True) -> bo
     lowered = torch.is_autocast_enabled("cpu") and x.dtype == torch.float32
     if plain and lowered and x.shape[-1] > MAX_LOWERED_WIDTH:
         return False
-    if x.shape[-1] > NARROW and (lowered or not _gains_when_wide(x)):
+    if x.shape[-1] > NARROW and (lowered or not _gains_when_wide(x, together)):
         return False
     return is_built(half)
 
 
-def _gains_when_wide(x: Tensor) -> bool:
+def _gains_when_wide(x: Tensor, together: bool) -> bool:
     """Whether slices beyond `NARROW` are worth it: torch's products have all threads for an image, ours have one."""
     d, threads = x.shape[-1], _num_threads()
-    busy = prod(x.shape[:-2]) >= threads and threads * d * d <= MOST_SUMMED
+    alone = x.shape[-3] if together else prod(x.shape[:-2])  # images, or slices of them
+    busy = alone >= threads and threads * d * d <= MOST_SUMMED
     return busy and x.dtype == torch.float32 and d <= max_width()
 
 

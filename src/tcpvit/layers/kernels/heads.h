@@ -1,6 +1,6 @@
-// Softmax attention of one small head, forward and backward, with tokens in the lanes of vectors.
+// Softmax attention of one head, forward and backward, with tokens in the lanes of vectors.
 //
-// torch's kernels are made for heads of 64 and more; a TCP-ViT has heads of 4 to 16. Number e of token t is rows[e][t], so
+// torch's kernels are made for heads of 64 and more; a TCP-ViT has many of 4 to 16. Number e of token t is rows[e][t], so
 // a head may lie in pieces. Forward, a vector holds as many queries, and keys and values are broadcast one by one;
 // backward, it holds as many keys, and for the gradient of the queries a tile of scores is transposed. So hardly any sum
 // crosses the lanes. Of the tokens that are left over (65 = 4·16 + 1) each is taken by itself, with the others in lanes.
