@@ -234,6 +234,17 @@ def test_weights_that_change_are_seen_at_once():
         torch.testing.assert_close(block(x), x)
 
 
+@pytest.mark.parametrize("watched", [False, True])  # as two operators, and with those of its layers
+def test_second_derivatives_are_refused_in_a_sentence(watched):
+    model = tcpvit.create_model("tcp_vit_cifar_plus", depth=1)
+    if watched:
+        model.blocks[0].norm1.register_forward_hook(lambda *_: None)
+    images = torch.randn(2, 3, 32, 32, requires_grad=True)
+    (grad,) = torch.autograd.grad(model(images).sum(), images, create_graph=True)
+    with pytest.raises(RuntimeError, match="first derivatives only: for second ones set TCPVIT_KERNELS=0"):
+        grad.square().sum().backward()
+
+
 @pytest.mark.parametrize("width", [16, 96])
 def test_compiles_as_one_graph_with_both_halves(width):
     torch.compiler.reset()

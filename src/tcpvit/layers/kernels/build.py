@@ -18,6 +18,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 from torch import Tensor
@@ -53,6 +54,14 @@ def operators_refused() -> bool:
 def is_built(name: str) -> bool:
     """True if the kernel could be built (it is, if it was not yet)."""
     return load_kernel(name) is not None
+
+
+def refuse_second_derivatives(*_: object) -> NoReturn:
+    """The derivative of an operator's backward."""
+    raise RuntimeError(
+        "our operators have first derivatives only: for second ones set TCPVIT_KERNELS=0, and compute attention with "
+        "torch.nn.attention.sdpa_kernel(SDPBackend.MATH)"
+    )
 
 
 def accumulator(dtype: torch.dtype) -> torch.dtype:

@@ -20,7 +20,14 @@ from torch.utils.flop_counter import register_flop_formula
 
 from tcpvit.algebra.cache import constant_in_graphs
 from tcpvit.layers.kernels import gpu
-from tcpvit.layers.kernels.build import DTYPES, accumulator, call, is_built, operators_refused
+from tcpvit.layers.kernels.build import (
+    DTYPES,
+    accumulator,
+    call,
+    is_built,
+    operators_refused,
+    refuse_second_derivatives,
+)
 
 NARROW = 64  # slices so wide always gain; wider ones where our products are as fast and all threads have work
 MOST_SUMMED = 2**22  # numbers of the gradients of one d × d matrix, which each thread sums for itself
@@ -259,6 +266,7 @@ def _ffn_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 
 
 ffn_half.register_autograd(_ffn_backward, setup_context=_save_ffn)
+ffn_half_backward.register_autograd(refuse_second_derivatives)
 
 
 @register_flop_formula(torch.ops.tcpvit.ffn_half)
@@ -458,6 +466,7 @@ def _attention_half_backward(ctx: Any, grad: Tensor | None, *_: Tensor | None) -
 
 
 attention_half.register_autograd(_attention_half_backward, setup_context=_save_attention_half)
+attention_half_backward.register_autograd(refuse_second_derivatives)
 
 
 @register_flop_formula(torch.ops.tcpvit.attention_half)

@@ -16,7 +16,14 @@ from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
 from tcpvit.layers.kernels import gpu
-from tcpvit.layers.kernels.build import DTYPES, accumulator, call, is_built, operators_refused
+from tcpvit.layers.kernels.build import (
+    DTYPES,
+    accumulator,
+    call,
+    is_built,
+    operators_refused,
+    refuse_second_derivatives,
+)
 
 # Sizes for which the kernels were measured to be faster than torch, forward and backward.
 MAX_HEAD_WIDTH = 256  # numbers in a head, d_h or C·d_h for joint attention; of wider ones torch is faster
@@ -122,6 +129,7 @@ def _attention_backward(ctx: Any, grad: Tensor | None, *_: Tensor | None) -> tup
 
 
 packed_attention.register_autograd(_attention_backward, setup_context=_save_attention)
+packed_attention_backward.register_autograd(refuse_second_derivatives)
 
 
 @register_flop_formula(torch.ops.tcpvit.packed_attention)
@@ -189,6 +197,7 @@ def _norm_backward(ctx: Any, grad: Tensor | None, *_: Tensor | None) -> tuple[Te
 
 
 slice_layer_norm.register_autograd(_norm_backward, setup_context=_save_norm)
+slice_layer_norm_backward.register_autograd(refuse_second_derivatives)
 
 
 # ------------------------------------------------------------------------------------------------- joint norm
@@ -248,6 +257,7 @@ def _joint_norm_backward(ctx: Any, grad: Tensor | None, *_: Tensor | None) -> tu
 
 
 joint_layer_norm.register_autograd(_joint_norm_backward, setup_context=_save_norm)
+joint_layer_norm_backward.register_autograd(refuse_second_derivatives)
 
 
 # ------------------------------------------------------------------------------------------------------ tubes

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
 from tcpvit.layers.kernels import gpu
+from tcpvit.layers.kernels.build import refuse_second_derivatives
 
 
 def can_use_product(x: Tensor, weight: Tensor) -> bool:
@@ -69,6 +70,7 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
 
 
 slice_product.register_autograd(_backward, setup_context=_save)
+slice_product_backward.register_autograd(refuse_second_derivatives)
 
 
 @register_flop_formula(torch.ops.tcpvit.slice_product)
