@@ -223,9 +223,10 @@ def flatten(images: Tensor, shares: Tensor) -> Tensor:
 
 def add_noise(images: Tensor, seeds: Tensor, deviation: float) -> Tensor:
     """Gaussian noise on normalised images, drawn for each image by its own seed."""
-    shape = images.shape[1:]
-    noise = np.stack([np.random.default_rng(seed).standard_normal(shape, np.float32) for seed in seeds.tolist()])
-    return images.add_(torch.from_numpy(noise).to(images.device), alpha=deviation)
+    noise = torch.empty(images.shape)
+    for one, seed in zip(noise, seeds.tolist(), strict=True):
+        one.normal_(generator=torch.Generator().manual_seed(seed))
+    return images.add_(noise.to(images.device), alpha=deviation)
 
 
 def jitter_colour(images: Tensor, factors: Tensor, scale: float = 255.0) -> Tensor:
