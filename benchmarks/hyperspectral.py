@@ -30,7 +30,7 @@ from tcpvit.data.scenes import Scene, find_scene, fit_statistics, scene_windows
 from tcpvit.models import create_model
 from tcpvit.timing import interleaved, using_threads
 
-NAMES = ("tcp_scene", "std_scene")
+NAMES = ("tcp_scene", "tcp_scene_stem", "std_scene")
 OUT = Path("results/bench/hyperspectral.json")
 BATCH = 512
 TRAINING_BATCH = 64
