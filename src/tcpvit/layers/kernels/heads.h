@@ -288,7 +288,8 @@ struct Backward {
   // P vectors of keys from j on.
   template <int WIDTH, int P>
   [[gnu::noinline]] void keys(const Head& s, Work<A>& work, int64_t j) const {
-    constexpr int64_t W = Vec<A>::size(), R = TOGETHER<A>;
+    // A narrow head has so few sums that those of half as many tokens fit into the registers beside them.
+    constexpr int64_t W = Vec<A>::size(), R = WIDTH && WIDTH < 8 ? TOGETHER<A> / 2 : TOGETHER<A>;
     const int64_t width = WIDTH ? WIDTH : s.width;
     Held<WIDTH, P, A> key(work, 0), value(work, 1), d_key(work, 2), d_value(work, 3);
     for (int64_t e = 0; e < width; ++e)
