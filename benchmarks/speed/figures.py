@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from experiments.figures.names import write_names
 from tcpvit.figures.style import BLUE, FAINT, GREEN, INK, MODELS, ORANGE, PINK, SKY, TEXT_WIDTH, YELLOW, house_style
 
 if TYPE_CHECKING:
@@ -42,26 +43,23 @@ def draw_speedups(panels: Mapping[str, Speedups]) -> Figure:
             for style, (model, shapes) in zip(POINTS, models.items(), strict=False):
                 x, y = zip(*shapes.values(), strict=True) if shapes else ((), ())
                 panel.plot(x, y, linestyle="", markersize=5, label=model, **style)
-            _name_shapes(panel, models)
             _log_axes(panel, "FLOPs of Std-ViT / FLOPs", (low, high))
             panel.set_ylim(low, high)
             panel.set_title(title)
         axes[0].set_ylabel("time of Std-ViT / time")
         handles, labels = axes[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=2, handlelength=2.2)
+        figure.draw_without_rendering()  # now it is known what lies where
+        for panel, models in zip(axes, panels.values(), strict=True):
+            points = [pair for shapes in models.values() for pair in shapes.values()]
+            write_names(panel, _lowest(models), points, [(low, low), (high, high)], size=7)
         return figure
 
 
-def _name_shapes(panel: Any, models: Speedups) -> None:
-    """The name of each shape below its lowest point, or beside it where another shape is near."""
+def _lowest(models: Speedups) -> dict[str, tuple[float, float]]:
+    """The lowest point of each shape."""
     names = dict.fromkeys(shape for shapes in models.values() for shape in shapes)
-    lowest = {name: min((s[name] for s in models.values() if name in s), key=lambda point: point[1]) for name in names}
-    for name, (x, y) in lowest.items():
-        before = any(x / 1.5 < other <= x for shape, (other, _) in lowest.items() if shape != name)
-        after = any(x < other < 1.2 * x for shape, (other, _) in lowest.items() if shape != name)
-        place = ("right", "center", (-6, 0)) if after else ("left", "center", (6, 0)) if before else None
-        align, level, offset = place or ("center", "top", (0, -6))
-        panel.annotate(name, (x, y), offset, textcoords="offset points", ha=align, va=level, fontsize=7)
+    return {name: min((s[name] for s in models.values() if name in s), key=lambda point: point[1]) for name in names}
 
 
 def draw_components(shapes: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Figure:

@@ -6,9 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from experiments.figures.names import write_names
 from tcpvit.figures.style import BLUE, FAINT, INK, ORANGE, TEXT_WIDTH, house_style
 
 if TYPE_CHECKING:
@@ -18,10 +16,6 @@ MARKERS: dict[str, dict[str, Any]] = {  # the few dense models before the many o
     "std": {"color": ORANGE, "marker": "s", "zorder": 4},
     "tcp": {"color": BLUE, "marker": "o", "zorder": 3},
 }
-FONT_SIZE = 6.5
-MARK = 3.5  # points around the middle of a marker that a name leaves free
-# Where a name may begin, right of its marker, or end, left of it, and its base; in points.
-PLACES = ((5, -2), (-5, -2), (4, 3), (-4, 3), (4, -8), (-4, -8))
 LEGEND = {"std": "Std-ViT", "tcp": "TCP-ViT"}
 
 
@@ -35,6 +29,10 @@ class Point:
     accuracy: float
     named: bool = False
     deviation: float = 0.0  # of the accuracy, drawn as a bar
+
+    def at(self, cost: str) -> tuple[float, float]:
+        """Its place in a panel."""
+        return self.costs[cost], self.accuracy
 
 
 def draw_frontier(title: str, points: Sequence[Point], panels: Sequence[str]) -> Figure:
@@ -59,8 +57,9 @@ def draw_frontier(title: str, points: Sequence[Point], panels: Sequence[str]) ->
         figure.draw_without_rendering()  # now it is known what lies where
         for panel, cost in zip(axes, panels, strict=True):
             drawn = _with(cost, points)
-            named = [point for point in drawn if point.name and (point.named or point in frontier(drawn, cost))]
-            _write_names(panel, named, drawn, cost)
+            unbeaten = frontier(drawn, cost)
+            named = {each.name: each.at(cost) for each in drawn if each.name and (each.named or each in unbeaten)}
+            write_names(panel, named, [each.at(cost) for each in drawn], [each.at(cost) for each in unbeaten])
         return figure
 
 
@@ -75,36 +74,6 @@ def frontier(points: Sequence[Point], cost: str) -> list[Point]:
         if not best or point.accuracy > best[-1].accuracy:
             best.append(point)
     return best
-
-
-def _write_names(panel: Any, named: Sequence[Point], points: Sequence[Point], cost: str) -> None:
-    """Names beside their markers, where they cover the fewest of the other names, of the markers and of the line."""
-
-    def on_page(chosen: Sequence[Point]) -> NDArray[np.float64]:  # (n, 2), in points of the page
-        places = [(point.costs[cost], point.accuracy) for point in chosen]
-        return panel.transData.transform(places) * 72 / panel.figure.dpi
-
-    marks, corners = on_page(points), on_page(frontier(points, cost))
-    steps = np.linspace(0, len(corners) - 1, 50 * len(corners))
-    line = np.stack([np.interp(steps, range(len(corners)), values) for values in corners.T], 1)
-    taken = [np.concatenate([marks - MARK, marks + MARK], 1), np.tile(line, 2)]  # boxes: left, bottom, right, top
-    for point, (x, y) in zip(named, on_page(named), strict=True):
-        wide = 0.6 * FONT_SIZE * len(point.name)
-        boxes = [(x + dx - wide * (dx < 0), y + dy, x + dx + wide * (dx > 0), y + dy + FONT_SIZE) for dx, dy in PLACES]
-        best = int(np.argmin([sum(_overlaps(np.array(box), others) for others in taken) for box in boxes]))
-        taken.append(np.array([boxes[best]]))
-        placed = {"xytext": PLACES[best], "ha": "left" if PLACES[best][0] > 0 else "right"}
-        at = point.costs[cost], point.accuracy
-        panel.annotate(point.name, at, textcoords="offset points", fontsize=FONT_SIZE, **placed)
-
-
-def _overlaps(box: NDArray[np.float64], others: NDArray[np.float64]) -> int:
-    """How many of the boxes (n, 4) overlap that one.
-
-    >>> _overlaps(np.array([0.0, 0, 2, 1]), np.array([[1.0, 0, 3, 1], [2.5, 0, 3, 1]]))
-    1
-    """
-    return int(((box[:2] < others[:, 2:]) & (others[:, :2] < box[2:])).all(1).sum())
 
 
 def _draw_panel(panel: Any, points: list[Point], cost: str) -> None:
