@@ -19,6 +19,7 @@ from tcpvit.models.zoo import CARD, ZOO, list_pretrained
 ZOO_RECORDS = {
     "std_vit_cifar": ("classification/final-std-0.json", "last"),
     "std_vit_cifar_44k": ("classification/small-std-44k-0.json", "last"),
+    "std_vit_cifar_120k": ("classification/small-std-120k-0.json", "last"),
     "tcp_vit_cifar_44k": ("classification/small-tcp-44k-mixed-0.json", "last"),
     "tcp_vit_cifar_120k": ("classification/small-tcp-120k-0.json", "last"),
     "tcp_vit_cifar_plus": ("classification/final-joint-sqrt-lr-0.json", "last"),
