@@ -143,7 +143,7 @@ def test_csv_json_and_images_one_by_one(run, place):
         (["tcp_vit_cifar", "images"], "tcp_vit_cifar is a preset with random weights"),
         (
             ["tcp_vit_cifar", "images"],
-            "or take one that comes with weights: std_vit_cifar, std_vit_cifar_120k, std_vit_cifar_44k, tcp_vit_cifar_120k",
+            "or take one that comes with weights: std_vit_cifar, std_vit_cifar_120k, std_vit_cifar_44k, ",
         ),
         (["run/missing", "images"], "'run/missing' is no run folder, no saved model and no preset"),
         (["tcp_vit_pt", "images"], "no preset; did you mean 'tcp_vit_pet'?"),
