@@ -240,12 +240,19 @@ def _sentence(error: Exception, args: list[str]) -> str:
 
 def _as_change(error: Exception, args: list[str]) -> str:
     """How to change the recipe, if its key was given as an option or without --set."""
+    option = getattr(error, "option_name", None)
+    changes = [
+        change
+        for before, change in pairwise(args)
+        if re.fullmatch(r"[a-z_]+\.[a-z_.]+=.*", change) and not before.startswith("-") and change in str(error)
+    ]
+    if option is None and not changes:
+        return ""
     if args[0] not in VERBS or "set" not in inspect.signature(load(VERBS[args[0]][0])).parameters:
         return ""
-    for before, change in pairwise(args):
-        if re.fullmatch(r"[a-z_]+\.[a-z_.]+=.*", change) and not before.startswith("-") and change in str(error):
-            return f"; to change the recipe write --set {change}"
+    if changes:
+        return f"; to change the recipe write --set {changes[0]}"
     from tcpvit.cli.shortcuts import key_for  # torch is loaded by now
 
-    key = key_for(getattr(error, "option_name", ""))
+    key = key_for(option)
     return f", but it is a key of the recipe: --set {key}=VALUE" if key else ""
