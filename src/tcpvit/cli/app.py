@@ -240,13 +240,13 @@ def _sentence(error: Exception, args: list[str]) -> str:
 
 def _as_change(error: Exception, args: list[str]) -> str:
     """How to change the recipe, if its key was given as an option or without --set."""
-    option = getattr(error, "option_name", None)
+    option: str = getattr(error, "option_name", None) or ""
     changes = [
         change
         for before, change in pairwise(args)
         if re.fullmatch(r"[a-z_]+\.[a-z_.]+=.*", change) and not before.startswith("-") and change in str(error)
     ]
-    if option is None and not changes:
+    if not option and not changes:
         return ""
     if args[0] not in VERBS or "set" not in inspect.signature(load(VERBS[args[0]][0])).parameters:
         return ""
