@@ -6,6 +6,7 @@ head. A dense ViT gets all of it; c-products buy it twice the width for the same
 
 - `small-screen`: short runs on held-out training images, as many of the dense ViT as of the TCP-ViT;
 - `small-structure`: longer ones of the dense ViT that won, and of TCP-ViTs whose slices have weights of their own;
+- `small-regularise`: ones of 16 epochs of the dense ViT of 120K parameters, which overfits, with a remedy each;
 - `small`: the finals, test images, the recipe's 40 epochs.
 """
 
@@ -68,8 +69,21 @@ STRUCTURES = {
     "std-34-fine": near("std", 34, None, 2.0, **FOUR),
     "tcp-64-fine-shuffle": near("tcp", 64, None, 2.0, **FOUR, coupling="[norm,shuffle]"),
     "tcp-64-fine-mix": near("tcp", 64, None, 2.0, **FOUR, coupling="[norm,mix:rotation]"),
+    "std-28-fine-deep": near("std", 28, None, 2.0, **FOUR | {"depth": 6}),
+    "tcp-60-fine-deep-mix": near(
+        "tcp", 60, None, 2.0, **FOUR | {"depth": 6, "tube": 6}, coupling="[norm,mix:rotation]"
+    ),
+    "tcp-80-fine-mix": near("tcp", 80, None, 2.0, **FOUR | {"tube": 8}, coupling="[norm,mix:rotation]"),
     "tcp-48-fine-shuffle": near("tcp", 48, None, 2.0, **FOUR, tube=2, coupling="[norm,shuffle]"),
     "tcp-68-fine-shared": near("tcp", 68, None, 2.0, **FOUR, tube=2, coupling="[norm,shared,mix]"),
+}
+# Of the dense ViT of 120K parameters, which fits its training images almost exactly: a remedy each.
+LONG = ("schedule.epochs=16", "evaluation.every=16")
+REMEDIES = {
+    "plain": (),
+    "cutmix": ("augment.cutmix=0.2",),  # most pairs exchange little
+    "smooth": ("optimizer.label_smoothing=0.1",),
+    "erase": ("augment.erase=0.25",),
 }
 # What the trials chose; evaluated every fourth epoch.
 SLOWLY = ("optimizer.lr=0.008", "evaluation.every=4")
@@ -92,6 +106,10 @@ def planned() -> list[Planned]:
         *(
             Planned("small-structure", name, RECIPE, (*HELD_OUT, *LONGER, *changes, "optimizer.lr=0.008"))
             for name, changes in STRUCTURES.items()
+        ),
+        *(
+            Planned("small-regularise", f"std-120k-{name}", RECIPE, (*HELD_OUT, *FINALS["std-120k"], *LONG, *changes))
+            for name, changes in REMEDIES.items()
         ),
         *(Planned("small", name, RECIPE, FINALS[name], seed) for seed, name in product(SEEDS, FINALS)),
     ]
