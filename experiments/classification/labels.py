@@ -106,6 +106,13 @@ LABELS |= {  # `experiments.classification.small`: overlapping patches, depthwis
     "std-34-fine": "dense, 34 wide",
     "tcp-64-fine-shuffle": "TCP-ViT of 4 slices, 64 wide, shuffled",
     "tcp-64-fine-mix": "TCP-ViT of 4 slices, 64 wide, mixed by learned matrices",
+    "std-28-fine": "dense, 28 wide, 6 blocks",
+    "tcp-60-fine-mix": "TCP-ViT of 6 slices, 60 wide, 6 blocks, mixed by learned matrices",
+    "tcp-80-fine-mix": "TCP-ViT of 8 slices, 80 wide, mixed by learned matrices",
+    "std-120k-plain": "`std_vit_cifar_120k` as it is",
+    "std-120k-cutmix": "cutmix, α = 0.2",
+    "std-120k-smooth": "label smoothing of 0.1",
+    "std-120k-erase": "a rectangle is blanked in a quarter of the images",
     "tcp-48-fine-shuffle": "TCP-ViT of 2 slices, 48 wide, shuffled",
     "tcp-68-fine-shared": "TCP-ViT of 2 slices with shared weights, 68 wide",
 }

@@ -100,6 +100,7 @@ def blocks(places: Places) -> dict[str, Blocks]:
         "small.md": {
             "small": markdown(small_table(group(records, "small"), _all_times(places))),
             "trials": markdown(held_out_table("trials", group(records, "small-screen"))),
+            "remedies": markdown(held_out_table("remedies", group(records, "small-regularise"))),
             "structures": markdown(held_out_table("structures", group(records, "small-structure"))),
         },
         "classification_runs.md": {

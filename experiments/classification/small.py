@@ -69,10 +69,8 @@ STRUCTURES = {
     "std-34-fine": near("std", 34, None, 2.0, **FOUR),
     "tcp-64-fine-shuffle": near("tcp", 64, None, 2.0, **FOUR, coupling="[norm,shuffle]"),
     "tcp-64-fine-mix": near("tcp", 64, None, 2.0, **FOUR, coupling="[norm,mix:rotation]"),
-    "std-28-fine-deep": near("std", 28, None, 2.0, **FOUR | {"depth": 6}),
-    "tcp-60-fine-deep-mix": near(
-        "tcp", 60, None, 2.0, **FOUR | {"depth": 6, "tube": 6}, coupling="[norm,mix:rotation]"
-    ),
+    "std-28-fine": near("std", 28, None, 2.0, **FOUR | {"depth": 6}),
+    "tcp-60-fine-mix": near("tcp", 60, None, 2.0, **FOUR | {"depth": 6, "tube": 6}, coupling="[norm,mix:rotation]"),
     "tcp-80-fine-mix": near("tcp", 80, None, 2.0, **FOUR | {"tube": 8}, coupling="[norm,mix:rotation]"),
     "tcp-48-fine-shuffle": near("tcp", 48, None, 2.0, **FOUR, tube=2, coupling="[norm,shuffle]"),
     "tcp-68-fine-shared": near("tcp", 68, None, 2.0, **FOUR, tube=2, coupling="[norm,shared,mix]"),
