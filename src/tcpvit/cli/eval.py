@@ -41,7 +41,7 @@ def measure(
         scene: a scene of many bands, a file or a name as indian-pines, short for --data scene:FILE.
         labels: the label map of the scene, a file; short for --set data.options.labels=FILE.
         split: split of the scene: disjoint, random, masks, or a saved one, short for --set data.options.split=SPLIT.
-        part: which part of the set; test and val are the same fifth of a folder: that has neither.
+        part: which part of the set; for folder:PATH without test/ and val/ both are the held-out fifth.
         weights: which weights of a run, those of the best or of the last epoch.
         pretrained: insist on trained weights: an error if those of the preset TARGET do not come with the package.
         set: KEY=VALUE, a change to the data or device keys of the recipe; may be repeated.

@@ -66,7 +66,8 @@ def predict(
     Writes the likeliest labels of each file and their probabilities as CSV. Images are prepared as the model's own
     were: its size, its normalisation, its names of the classes. Grey and transparent ones are taken as colour. A
     segmenter writes a mask and an overlay of each image, at its own size, and the share of each class as CSV. In the
-    CSV control characters of names are escaped (\\r), and names that begin with = + - or @ stand behind a '.
+    CSV control characters of names are escaped (\\r), and names that begin with =, +, - or @ get an apostrophe before
+    them.
 
     A model that was trained on a scene of many bands classifies every pixel of --scene (by default of its own): as PNG
     with colours, as NumPy array, and as ENVI or GeoTIFF if the scene has coordinates, each with the confidences beside.

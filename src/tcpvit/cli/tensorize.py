@@ -65,9 +65,9 @@ def tensorize(
 
     With --keep and --calibrate a trained model is made smaller and still works: its layers are fitted to real inputs,
     under one budget, and both models are compared on inputs that were held out.
-    The converted model goes to OUT, for `tcpvit eval`, `tcpvit predict` and `tcpvit.from_pretrained`. With --distill it
-    learns from the original before, by the training engine, and OUT is the folder of that run. If either is stopped,
-    the same command goes on with it.
+    The converted model goes to OUT, for `tcpvit eval`, `tcpvit predict` and `tcpvit.from_pretrained`. With --distill
+    the converted model is first trained to imitate the original, and OUT is the folder of that run. If either is
+    stopped, the same command goes on with it.
 
     Args:
         model: a preset, a run or saved model (a folder), timm/NAME, torchvision/NAME, transformers/REPOSITORY or

@@ -61,8 +61,9 @@ def train(
     error.
 
     Args:
-        recipe: paper-classification, paper-segmentation, tuned-classification, small-classification, scene, volumes,
-            clips, demo, or a YAML file; it may be left out with --model, --data or --scene, which say what the task is.
+        recipe: paper-classification, paper-segmentation, tuned-classification, cifar-classification,
+            small-classification, scene, volumes, clips, demo, or a YAML file; it may be left out with --model, --data
+            or --scene, which say what the task is.
         task: the task in place of a recipe: classification stands for tuned-classification, segmentation for
             paper-segmentation, scene for scene.
         model: a preset that `tcpvit models` lists, short for --set model.name=MODEL.
