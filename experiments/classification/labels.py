@@ -9,12 +9,6 @@ from __future__ import annotations
 
 LABELS = {
     "fine": "TCP-ViT sub-patch",
-    "fine-apart": "TCP-ViT sub-patch, not mixed",
-    "fine-slice": "TCP-ViT sub-patch, attention slice by slice",
-    "fine-identity": "TCP-ViT sub-patch, no transform",
-    "fine-heads-4": "TCP-ViT sub-patch, 4 heads a slice",
-    "fine-channels": "TCP-ViT sub-patch, but the channels are the tube",
-    "fine-own": "TCP-ViT sub-patch, but own weights for each slice, 12 wide, 5 blocks, 4 heads a slice",
     "large-fine": "TCP-ViT sub-patch, slices 48 wide, 6 heads a slice",
     "std-27-patch-2": "Std-ViT, width 27, patches of 2×2",
     "std": "Std-ViT, width 48",
@@ -179,16 +173,6 @@ CHANGES = (
     ("width 64 with tube 8 and 5 blocks, mixed, a norm over all slices", PLUS, "fast-deep-64x8"),
     ("width 72 with tube 6 and 3 blocks, mixed, a norm over all slices, √C times as fast", PLUS, "sqrt-wide-72x6"),
     ("width 64 with tube 8 and 5 blocks, mixed, a norm over all slices, √C times as fast", PLUS, "sqrt-deep-64x8"),
-)
-# The same round the sub-patch model, all of about its parameters.
-CHANGES_OF_FINE = (
-    ("slices are not mixed", FINE, "fine-apart"),
-    ("attention slice by slice", FINE, "fine-slice"),
-    (NO_TRANSFORM, FINE, "fine-identity"),
-    ("4 heads a slice instead of 7", FINE, "fine-heads-4"),
-    ("the three channels as the tube instead of the parts of a patch", FINE, "fine-channels"),
-    ("own weights for each slice, 12 wide with 5 blocks instead of 28 with 4", FINE, "fine-own"),
-    ("a dense ViT, 27 wide, with patches of 2×2: four times the tokens", FINE, "std-27-patch-2"),
 )
 # Width against depth, with as many parameters.
 DEPTHS = (

@@ -110,7 +110,6 @@ def blocks(places: Places) -> dict[str, Blocks]:
             "one rate": markdown(gap_table(by_model(gap).values(), times)),
             "factors": markdown(effect_table("factors", factors(gap), gap, deviation)),
             "changes": markdown(effect_table("changes", changes(short), short, deviation)),
-            "changes of sub-patch": markdown(effect_table("fine", changes(short, FINE), short, deviation)),
             "depths": markdown(effect_table("depths", depths(records), deep, deviation)),
             "tuned rates": markdown(held_out_table("tuned-rate", tuned)),
             "runs": markdown(runs_table(records)),

@@ -72,13 +72,7 @@ SMALL: dict[str, tuple[str, ...]] = {
     "paper": (),
     "paper-norm": tcp(coupling="norm"),
     "fine": fine(112, 7),
-    "fine-apart": fine(112, 7, "shared"),
-    "fine-channels": fine(84, 7, patch_embed="t_linear", tube=3),
-    "fine-own": fine(48, 4, "mix:rotation", depth=5),
     "std-27-patch-2": (*STD, *tcp(patch_size=2, embed_dim=27, num_heads=3)),
-    "fine-slice": fine(112, 7, attention="slice"),
-    "fine-identity": fine(112, 7, transform="identity"),
-    "fine-heads-4": fine(112, 4),
     "fast-identity": (*JOINT, *tcp(transform="identity"), *FAST),
     "fast-shallow": (*JOINT, *tcp(embed_dim=54, num_heads=3, depth=3), *FAST),
     "fast-deep": (*JOINT, *tcp(embed_dim=42, num_heads=2, depth=5), *FAST),
@@ -157,9 +151,9 @@ RATED = (
     "paper-norm",
     *LARGE,
 )  # whose rate is chosen
-# One change each to fine and to joint-full-lr, at their rate; and to the dense models what is no change of a c-product.
+# One change each to joint-full-lr, at its rate; and to the dense models what is no change of a c-product.
 VARIED = (
-    *(name for name in SMALL if name.startswith(("fine-", "fast-", "sqrt-")) and name not in RATED),
+    *(name for name in SMALL if name.startswith(("fast-", "sqrt-")) and name not in RATED),
     *("std-27-patch-2", "joint", "joint-sqrt-lr", "two-factor", "std-less-decay", "std-28-less-decay"),
 )
 EXTRA_RATES = (("large-81x3", 0.0015), ("paper", 0.024), ("paper-norm", 0.024))  # where the best was the last tried

@@ -7,7 +7,6 @@ from statistics import fmean, variance
 
 from experiments.classification.labels import (
     CHANGES,
-    CHANGES_OF_FINE,
     DEPTHS,
     FACTORS,
     FINALISTS,
@@ -171,11 +170,10 @@ def _effects(steps: Iterable[tuple[str, str, str]], runs: Runs) -> list[Effect]:
     return found
 
 
-def changes(short: list[Record], model: str = PLUS) -> list[Effect]:
-    """What each change to TCP-ViT+, or to the sub-patch model, makes: short runs, at that model's rate."""
-    best = best_ways(short).get(model)
-    steps = {PLUS: CHANGES, FINE: CHANGES_OF_FINE}[model]
-    return _effects(steps, by_model(run for run in short if run["lr"] == best[0]["lr"])) if best else []
+def changes(short: list[Record]) -> list[Effect]:
+    """What each change to TCP-ViT+ makes: short runs, at that model's rate."""
+    best = best_ways(short).get(PLUS)
+    return _effects(CHANGES, by_model(run for run in short if run["lr"] == best[0]["lr"])) if best else []
 
 
 def depths(records: list[Record]) -> list[Effect]:
