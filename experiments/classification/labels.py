@@ -104,9 +104,10 @@ LABELS |= {  # `experiments.classification.small`: overlapping patches, depthwis
     "tcp-60-fine-mix": "TCP-ViT of 6 slices, 60 wide, 6 blocks, mixed by learned matrices",
     "tcp-80-fine-mix": "TCP-ViT of 8 slices, 80 wide, mixed by learned matrices",
     "std-120k-plain": "`std_vit_cifar_120k` as it is",
-    "std-120k-cutmix": "cutmix, α = 0.2",
-    "std-120k-smooth": "label smoothing of 0.1",
-    "std-120k-erase": "a rectangle is blanked in a quarter of the images",
+    "std-120k-cutmix": "`std_vit_cifar_120k` with cutmix, α = 0.2",
+    "std-120k-smooth": "`std_vit_cifar_120k` with label smoothing of 0.1",
+    "tcp-120k-mixed-smooth": "TCP-ViT of 4 slices mixed by learned matrices, with label smoothing of 0.1: 88 wide, 6 blocks",
+    "std-120k-erase": "`std_vit_cifar_120k`, a rectangle is blanked in a quarter of the images",
     "tcp-48-fine-shuffle": "TCP-ViT of 2 slices, 48 wide, shuffled",
     "tcp-68-fine-shared": "TCP-ViT of 2 slices with shared weights, 68 wide",
 }

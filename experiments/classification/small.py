@@ -91,6 +91,7 @@ FINALS = {
 FINALS["tcp-44k"] = (*STRUCTURES["tcp-68-fine-shared"], *SLOWLY)
 FINALS["tcp-44k-mixed"] = (*STRUCTURES["tcp-64-fine-mix"], *SLOWLY)  # the preset tcp_vit_cifar_44k
 FINALS["tcp-120k-mixed"] = (*near("tcp", 88, None, 2.0, **FOUR | {"depth": 6}, coupling="[norm,mix:rotation]"), *SLOWLY)
+FINALS |= {f"{name}-smooth": (*FINALS[name], *REMEDIES["smooth"]) for name in ("tcp-120k-mixed", "std-120k")}
 
 
 def planned() -> list[Planned]:

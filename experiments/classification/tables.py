@@ -263,7 +263,7 @@ def small_table(records: list[Record], times: dict[str, dict[str, float]]) -> Ta
         measured = [Written(f"{times[name][key]:.2f}") if name in times else None for key in MILLISECONDS]
         losses = (_loss(found, key) for key in ("train_loss", "test_loss"))
         top1 = percent([run["top1_last"] for run in found])
-        beside = lead(runs, name, f"std-{name.split('-')[1]}", sure=True)  # the dense one of its size
+        beside = lead(runs, name, name.replace("tcp", "std").replace("-mixed", ""), sure=True)  # trained alike
         table.add(LABELS[name], found[0]["parameters"], *measured, seeds_of(found), top1, beside, *losses)
     return table
 
