@@ -188,6 +188,28 @@ def test_clips_of_video_files_and_folders_of_frames(tmp_path):
         read_clip(tmp_path / "b.mp4", 4, 16)
 
 
+def test_images_beside_clips_make_no_clip_of_their_folder(tmp_path):
+    frames = [Image.fromarray(np.full((16, 16), 20 * t, dtype=np.uint8)) for t in range(10)]
+    for name in ("run", "walk"):
+        for i in range(8):  # as many as a clip of the default length has
+            path = tmp_path / name / f"{i}.GIF"
+            path.parent.mkdir(exist_ok=True)
+            frames[0].save(path, save_all=True, append_images=frames[1:])
+            frames[0].save(path.with_suffix(".jpg"))
+        (tmp_path / name / "frames").mkdir()
+        for t, frame in enumerate(frames):
+            frame.save(tmp_path / name / "frames" / f"{t}.png")
+        (tmp_path / name / "frames" / "._0.mp4").touch()  # hidden
+    expected = [
+        path for name in ("run", "walk") for path in [*(tmp_path / name).glob("*.GIF"), tmp_path / name / "frames"]
+    ]
+    assert find_clips([tmp_path]) == sorted(expected)
+    pytest.importorskip("av")
+    splits = load_dataset(f"clips:{tmp_path}", image_size=16)
+    assert len(splits.train) + len(splits.val) == 18
+    assert splits.notes == (f"16 other files of {tmp_path} are left out: run/0.jpg, run/1.jpg, run/2.jpg and 13 more",)
+
+
 def test_folders_of_volumes_by_class_and_with_masks(tmp_path):
     rng = np.random.default_rng(0)
     for name, level in (("empty", 20), ("full", 200)):

@@ -191,4 +191,10 @@ def find_clips(paths: Sequence[Path], leave_out: Sequence[Path] = ()) -> list[Pa
 
 def clips_below(folder: Path) -> Iterator[Path]:
     """Video files, and folders that hold frames."""
-    return examples_below(folder, SUFFIXES, lambda place: bool(frame_files(place)))
+    return examples_below(folder, SUFFIXES, _is_clip)
+
+
+def _is_clip(folder: Path) -> bool:
+    """Whether a folder holds frames: images beside clips are clips themselves, as GIFs are, or their thumbnails."""
+    visible = (path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
+    return not any(path.name.lower().endswith(SUFFIXES) for path in visible) and bool(frame_files(folder))
