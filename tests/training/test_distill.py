@@ -19,6 +19,7 @@ from tcpvit.progress import Progress
 from tcpvit.tensorize import build, distill, tensorize_
 from tcpvit.training import Recipe, evaluate, train
 from tcpvit.training.distill import DistillationLoss, DistilledClassification, common_blocks, encoder_pairs
+from tcpvit.training.sharding import forward_any
 
 repair_torchvision()
 RECIPE = Recipe.from_dict(
@@ -75,6 +76,18 @@ def test_the_loss_is_that_of_labels_predictions_and_hidden_states():
     torch.testing.assert_close(found, expected)
     torch.testing.assert_close(evaluated, F.cross_entropy(student(x), y, reduction="sum"))
     assert teacher.training
+
+
+def test_an_empty_share_of_a_batch_has_no_loss():
+    """As of a process of several for which the last batch is too small."""
+    teacher, student = mlp(), mlp()
+    loss = DistillationLoss(temperature=2.0, hard=0.3, features=1.0)
+    task = DistilledClassification(4, distillation=loss)
+    with loss.attached(teacher, student, {"0": "0"}):
+        found = task.loss(forward_any(student, torch.zeros(0, 6)), torch.zeros(0, dtype=torch.int64))
+    found.backward()
+    assert found == 0
+    assert all(p.grad is not None and not p.grad.any() for p in student.parameters())  # each takes part in the mean
 
 
 def test_the_student_is_left_without_hooks(splits, tmp_path):

@@ -283,6 +283,7 @@ class DistillationLoss:
         if self.logits is None:
             return label_loss
         (expected, self.logits), T = (self.logits, None), self.temperature
+        expected = expected[: len(logits)]  # of an empty share of a batch, the teacher saw blank images (`forward_any`)
         divergence = F.kl_div(
             (logits.float() / T).log_softmax(-1),
             (expected.float() / T).log_softmax(-1),
