@@ -11,6 +11,7 @@ import tifffile
 from PIL import Image
 
 from tcpvit.data.scenes import read_scene
+from tcpvit.data.volumes.read import read_volume
 
 CUBE = np.random.RandomState(0).randint(0, 9000, (6, 5, 4)).astype(np.uint16)
 SCALE, TIEPOINT = (33550, 12, 3, (20.0, 20.0, 0.0)), (33922, 12, 6, (0.0, 0.0, 0.0, 6e5, 4.1e6, 0.0))
@@ -94,6 +95,42 @@ def test_bands_of_two_sizes_or_places_are_refused(tmp_path):
     save(tmp_path / "b2.tif", CUBE[:, :, 0], extratags=GEO)
     with pytest.raises(ValueError, match="different georeferences"):
         read_scene(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("rows", "dtype", "compression", "found"),
+    [
+        (4, "uint16", None, "4×6×5 uint16, 3×4×5 uint16"),
+        (6, "uint8", None, "4×6×5 uint16, 3×6×5 uint8"),
+        (6, "uint16", "zlib", "4×6×5 uint16, 3×6×5 uint16"),
+    ],
+)
+def test_a_file_of_several_images_is_refused(rows, dtype, compression, found, tmp_path):
+    path = tmp_path / "a.tif"
+    with tifffile.TiffWriter(path) as file:
+        for page in CUBE.transpose(2, 0, 1):
+            file.write(page, metadata=None)
+        for page in np.zeros((3, rows, 5), dtype):
+            file.write(page, compression=compression, metadata=None)
+    for read in (read_scene, read_volume):
+        with pytest.raises(ValueError, match=rf"a.tif holds 2 images .*\({found}\).* a file of its own"):
+            read(path)
+
+
+@pytest.mark.parametrize("kind", ["overviews", "levels", "preview first", "mask"])
+def test_overviews_previews_and_masks_belong_to_the_image(kind, tmp_path):
+    path = tmp_path / "a.tif"
+    bands = {"photometric": "minisblack", "planarconfig": "contig", "metadata": None}
+    small = CUBE[::2, ::2]
+    with tifffile.TiffWriter(path) as file:
+        if kind == "preview first":
+            file.write(small[:, :, 0], subfiletype=1, metadata=None)
+        file.write(CUBE, subifds=1 if kind == "levels" else None, **bands)
+        if kind in ("overviews", "levels"):
+            file.write(small, subfiletype=1, **bands)
+        if kind == "mask":
+            file.write(np.ones(CUBE.shape[:2], bool), photometric="mask", subfiletype=4, metadata=None)
+    np.testing.assert_array_equal(read_scene(path).data, CUBE)
 
 
 def test_an_empty_folder(tmp_path):

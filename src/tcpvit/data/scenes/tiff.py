@@ -19,6 +19,7 @@ SUFFIXES = (".tif", ".tiff")
 # ModelPixelScale, ModelTiepoint, ModelTransformation, GeoKeyDirectory, GeoDoubleParams, GeoAsciiParams
 GEO_TAGS = (33550, 33922, 34264, 34735, 34736, 34737)
 NO_DATA = 42113  # GDAL_NODATA, a number as text
+REDUCED, MASK = 1, 4  # bits of NewSubfileType: pages that belong to another image
 
 
 def tifffile() -> Any:
@@ -29,7 +30,7 @@ def tifffile() -> Any:
 def read_tiff(path: Path, *, dims: int) -> Raster:
     """The image (H, W, B), or the label map (H, W) of a file with one band; mapped where it lies in one piece."""
     with tifffile().TiffFile(path) as file:
-        series = file.series[0]
+        series = _one_image(file, path)
         _check_sizes(series, path)
         check_numbers(series.dtype, str(path))
         array = _bands_last(_values(file, series, path), series.axes, path)
@@ -72,6 +73,18 @@ def stack_bands(paths: list[Path], rasters: list[Raster]) -> Raster:
     )
 
 
+def _one_image(file: Any, path: Path) -> Any:
+    """The pages of the file's only image: overviews are levels of it, and other pages would be lost."""
+    images = [series for series in file.series if not series.keyframe.subfiletype & (REDUCED | MASK)]
+    if len(images) > 1:
+        shown = ", ".join(f"{'×'.join(map(str, series.shape))} {series.dtype}" for series in images[:4])
+        raise ValueError(
+            f"{path} holds {len(images)} images that differ in size, type or compression ({shown}), where one is read; "
+            f"save each in a file of its own, or all pages alike"
+        )
+    return images[0] if images else file.series[0]
+
+
 def _check_sizes(series: Any, path: Path) -> None:
     """Every strip or tile must lie inside the file, and the image may not be far larger than what is stored."""
     if 0 in series.shape:
@@ -95,7 +108,7 @@ def _check_sizes(series: Any, path: Path) -> None:
 
 
 def _values(file: Any, series: Any, path: Path) -> NDArray[Any]:
-    if series.dataoffset is not None and file.pages[0].is_memmappable:
+    if series.dataoffset is not None and series.keyframe.is_memmappable:
         return np.memmap(path, file.byteorder + series.dtype.char, "r", series.dataoffset, series.shape)
     try:
         return series.asarray()
