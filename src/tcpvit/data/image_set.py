@@ -5,10 +5,13 @@ Volumes and clips are images of three axes, (N, C, T, H, W).
 
 from __future__ import annotations
 
+import hashlib
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -66,6 +69,7 @@ class Images(ABC):
     mean: tuple[float, ...] = IMAGENET_MEAN
     std: tuple[float, ...] = IMAGENET_STD
     indices: Tensor = None  # type: ignore[assignment]  # (N,) positions in the source; all of it by default
+    names: str = ""  # a digest of the names of the source's files; empty where it is a published one
     notes: tuple[str, ...] = ()  # what a reader of the results should know
 
     def __post_init__(self) -> None:
@@ -208,7 +212,29 @@ class Splits:
 
     def indices(self) -> dict[str, dict[str, Any]]:
         """Which images of which published part each part holds, ready for JSON."""
-        return {name: {"source": part.source, "indices": part.indices.tolist()} for name, part in self.parts().items()}
+        return {
+            name: {"source": part.source, "indices": part.indices.tolist()}
+            | ({"names": part.names} if part.names else {})
+            for name, part in self.parts().items()
+        }
+
+
+def same_images(saved: Mapping[str, Mapping[str, Any]], found: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether both, as `Splits.indices` gives them, are the same images; earlier versions saved no names.
+
+    >>> saved = {"train": {"source": "pets/train", "indices": [0, 2]}}
+    >>> same_images(saved, {"train": {"source": "pets/train", "indices": [0, 2], "names": "5f0c"}})
+    True
+    """
+    return saved.keys() == found.keys() and all(
+        found[part].get(key) == value for part, about in saved.items() for key, value in about.items()
+    )
+
+
+def digest_of_names(files: Iterable[str | Path], folder: str | Path) -> str:
+    """A few letters that change when a file is added, removed or renamed, wherever the folder lies."""
+    names = (os.path.relpath(file, folder).replace(os.sep, "/") for file in files)
+    return hashlib.sha256("\0".join(names).encode(errors="surrogateescape")).hexdigest()[:16]
 
 
 def concatenate(sets: Sequence[ImageSet], source: str) -> ImageSet:

@@ -106,6 +106,7 @@ class ImageFiles(Images):
             mean=self.mean,
             std=self.std,
             indices=self.indices[kept],
+            names=self.names,
             notes=self.notes + ((f"{list_bad(batch.bad, len(self))}; skipped",) if batch.bad else ()),
         )
 

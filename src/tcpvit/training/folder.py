@@ -20,9 +20,10 @@ from typing import IO, Annotated, Any
 
 import torch
 from annotated_types import MinLen
-from typing_extensions import TypedDict
+from typing_extensions import NotRequired, TypedDict
 
 import tcpvit
+from tcpvit.data.image_set import same_images
 from tcpvit.errors import Resumable
 from tcpvit.files import (
     TEMPORARY,
@@ -75,6 +76,7 @@ class PartFile(TypedDict):
 
     source: Text
     indices: list[int]
+    names: NotRequired[Text]
 
 
 FORMATS: dict[str, Any] = {
@@ -153,10 +155,10 @@ class RunFolder:
     def check_data(self, indices: dict[str, Any]) -> None:
         """Write data.json; a resumed run must find the same images: others would mix training and test sets."""
         path = self.path / "data.json"
-        if path.is_file() and self.read_json("data.json") != indices:
+        if path.is_file() and not same_images(self.read_json("data.json"), indices):
             raise ValueError(
-                f"the images are not those that {self} started with (its data.json): some were added or removed, so "
-                f"the validation and test sets would change; restore the images, or start a new run"
+                f"the images are not those that {self} started with (its data.json): some were added, removed or "
+                f"renamed, so the validation and test sets would change; restore the images, or start a new run"
             )
         write_json(path, indices)
 
