@@ -13,6 +13,7 @@ from PIL import Image
 from published import write_classes, write_masks
 
 from tcpvit.data import Augment, Batches, ImageFiles, ImageSet, folder, load_dataset
+from tcpvit.data.image_set import same_images
 
 
 def load(path, **options):
@@ -50,6 +51,38 @@ def test_three_parts_and_a_held_out_fraction(tmp_path):
     assert [len(part) for part in splits.parts().values()] == [20, 6, 4]
     held_out = load(tmp_path, val_fraction=0.5)
     assert [len(part) for part in held_out.parts().values()] == [10, 10, 4]
+    assert held_out.notes == ("val/ is not used: val_fraction holds a part of train/ out",)
+
+
+def test_parts_in_capitals_are_no_classes(tmp_path):
+    write_classes(tmp_path / "Train", {"a": 6, "b": 4})
+    write_classes(tmp_path / "TEST", {"a": 2, "b": 3})
+    splits = load(tmp_path)
+    assert splits.train.classes == ("a", "b")
+    assert (len(splits.train), len(splits.test)) == (10, 5)
+    write_classes(tmp_path, {"Bus": 3})
+    assert load(tmp_path).train.classes == ("Bus", "TEST", "Train")  # Train among other classes is one
+
+
+def test_parts_without_training_are_refused(tmp_path):
+    write_classes(tmp_path / "val", {"a": 6, "b": 4})
+    write_classes(tmp_path / "test", {"a": 2, "b": 3})
+    with pytest.raises(ValueError, match="has val/ and test/, but no train/"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_file_that_is_renamed_makes_other_images(tmp_path, stream):
+    write_classes(tmp_path / "mine", {"a": 6, "b": 4})
+    before = load(tmp_path / "mine", stream=stream).indices()
+    assert set(before["train"]) == {"source", "indices", "names"}
+    (tmp_path / "elsewhere").mkdir()
+    moved = (tmp_path / "mine").rename(tmp_path / "elsewhere" / "mine")
+    assert load(moved, stream=stream).indices() == before
+    (moved / "a" / "0.png").rename(moved / "a" / "zero.png")
+    after = load(moved, stream=stream).indices()
+    assert not same_images(before, after)
+    assert after["train"]["indices"] == before["train"]["indices"]
 
 
 def test_corrupt_images_stop_or_are_skipped(tmp_path):

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from tcpvit.data.decode import Bands
-from tcpvit.data.image_set import Images, Splits, measure_statistics
+from tcpvit.data.image_set import Images, Splits, digest_of_names, measure_statistics
 from tcpvit.data.images import SKIP, Fit, ImageFiles, OnBad, in_memory, list_bad, raise_all
 from tcpvit.data.listing import Listing, class_folders, is_segmentation, list_classes, list_pairs, part_folders
 from tcpvit.data.mask_classes import classes_of_masks, listed_classes
@@ -61,7 +61,12 @@ def load(
     common |= {"classes": names, "bands": bands, **_kind(found)}
     parts = {
         part: ImageFiles(
-            files=listing.files, targets=listing.targets, notes=listing.notes, source=f"{folder.name}/{part}", **common
+            files=listing.files,
+            targets=listing.targets,
+            notes=listing.notes,
+            source=f"{folder.name}/{part}",
+            names=digest_of_names(listing.files, folders[part]),
+            **common,
         )
         for part, listing in listings.items()
     }
@@ -70,6 +75,9 @@ def load(
         kept, held_out = draw_parts(
             train, fraction_sizes(len(train), val_fraction or 0.2), seed=seed, stratified=stratified
         )
+        if "val" in parts:
+            unused = f"{folders['val'].name}/ is not used: val_fraction holds a part of {folders['train'].name}/ out"
+            kept = replace(kept, notes=(*kept.notes, unused))
         parts |= {"train": kept, "val": replace(held_out, source=f"{folder.name}/held out")}
     return _splits(f"folder:{folder}", parts, stream, progress, problems, found)
 

@@ -45,7 +45,15 @@ def part_folders(folder: Path) -> dict[str, Path]:
     """train/, val/ and test/ where they exist; a folder without them is the training part, to be split."""
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no folder {folder}; name one that exists")
-    found = {part: folder / name for part, names in PART_NAMES.items() for name in names if (folder / name).is_dir()}
+    there = {name: name for name in subfolders(folder)}
+    in_any_case = {name.lower(): name for name in there}  # Train/ and Test/, where nothing else could be a class
+    if all_parts := bool(there) and in_any_case.keys() <= {name for names in PART_NAMES.values() for name in names}:
+        there = in_any_case
+    found = {part: folder / there[name] for part, names in PART_NAMES.items() for name in names if name in there}
+    if all_parts and "train" not in found:
+        raise ValueError(
+            f"{folder} has {' and '.join(f'{path.name}/' for path in found.values())}, but no train/; add it"
+        )
     return found if "train" in found else {"train": folder}
 
 
