@@ -80,6 +80,32 @@ def test_a_folder_is_measured_as_it_was_seen_in_training(run, tmp_path):
     assert "the images are not those that runs/a started with" in err
 
 
+def test_what_an_evaluation_skips_is_said(run, tmp_path):
+    write_images(tmp_path / "mine", range(20))
+    sets = (
+        "data.name=folder:mine",
+        "data.options={stream: true, on_bad: skip}",
+        "data.image_size=32",
+        "data.workers=0",
+    )
+    words = [word for each in (*sets, "schedule.epochs=1") for word in ("--set", each)]
+    assert run("train", "small.yaml", *words, "--name", "a", "--quiet")[0] == 0
+    broken = tmp_path / "mine" / "dark" / "3.png"
+    broken.write_bytes(broken.read_bytes()[:-30])
+    counts, notes = zip(
+        *((found["images"], found["notes"]) for found in (part_of(run, part) for part in ("train", "test"))),
+        strict=True,
+    )
+    assert sum(counts) == 39
+    (note,) = [note for of_part in notes for note in of_part]
+    assert note.startswith("1 of ")
+    assert "3.png" in note
+
+
+def part_of(run, part: str) -> dict:
+    return json.loads(run("eval", "runs/a", "--part", part, "--json")[1])
+
+
 def test_json_is_alone_on_stdout(run):
     code, out, err = run("train", "small.yaml", "--name", "b", "--json", "--set", "schedule.epochs=1")
     assert code == 0

@@ -153,6 +153,23 @@ def test_volumes_are_fitted_as_in_training(tmp_path):
         assert (images == seen).flatten(1).all(1).any()
 
 
+def test_an_evaluation_keeps_the_scale_of_the_training_voxels(tmp_path):
+    random = np.random.default_rng(0)
+    voxels = [(name, i, random.integers(0, 100, (8, 8, 8)) + 100 * k) for k, name in enumerate("ab") for i in range(5)]
+    for dtype in (np.uint8, np.float32):
+        for name, i, values in voxels:
+            (tmp_path / dtype.__name__ / name).mkdir(parents=True, exist_ok=True)
+            np.save(tmp_path / dtype.__name__ / name / f"{i}.npy", values.astype(dtype))
+    changes = ["data.options={}", "data.image_size=8", "schedule.epochs=1", "schedule.warmup_epochs=0"]
+    changes += ["model.options.img_size=[8,8,8]", "model.options.depth=1"]
+    for dtype in ("uint8", "float32"):
+        train(load_recipe("volumes", [f"data.name=volumes:{tmp_path / dtype}", *changes]), tmp_path / f"run-{dtype}")
+    seen = [measure(tmp_path / "run-float32", f"volumes:{tmp_path / dtype}") for dtype in ("float32", "uint8")]
+    assert seen[0].metrics.summary() == seen[1].metrics.summary()
+    with pytest.raises(ValueError, match="holds float32, but run-uint8 was trained on uint8; convert the files"):
+        measure(tmp_path / "run-uint8", f"volumes:{tmp_path / 'float32'}")
+
+
 def test_clips_are_labelled_and_written_with_their_label(tmp_path, capsys):
     av = pytest.importorskip("av")
     from tcpvit.data.volumes.video import clip_bytes

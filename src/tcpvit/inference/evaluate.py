@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tcpvit.data import Images, Splits
+from tcpvit.data.image_set import same_images
+from tcpvit.data.images import list_bad
 from tcpvit.data.workers import lost_workers_explained
 from tcpvit.inference.loading import LoadedModel, Weights, load_model
 from tcpvit.tables import Table, percent, render
@@ -111,9 +113,12 @@ def measure(
         with lost_workers_explained("and start again"):
             metrics = evaluate(trained.model.to(device), batches, task, device, recipe.precision, world)
         seconds = time.monotonic() - begin
-    notes = (*_notes(trained, images.classes), *_other_images(target, recipe, splits), *splits.notes)
+    notes = [*_notes(trained, images.classes), *_other_images(target, recipe, splits), *splits.notes]
+    if skipped := list(batches.skipped):
+        notes.append(f"{list_bad(skipped, len(images))}; skipped")
+    count = len(images) - len(skipped)
     return Evaluation(
-        trained.name, images.source, len(images), seconds, images.classes, metrics, notes, unit=images.unit
+        trained.name, images.source, count, seconds, images.classes, metrics, tuple(notes), unit=images.unit
     )
 
 
@@ -155,7 +160,7 @@ def _other_images(target: str | Path, recipe: Recipe, splits: Splits) -> list[st
     run = RunFolder(target)
     if not run.exists or run.recipe().data.name != recipe.data.name or not (run.path / "data.json").is_file():
         return []
-    if run.read_json("data.json") == splits.indices():
+    if same_images(run.read_json("data.json"), splits.indices()):
         return []
     return [f"these are not the images of {run}/data.json: some may have been trained on"]
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import tcpvit.tensorize  # noqa: F401  # registers how converted models are loaded
-from tcpvit.data import Images
+from tcpvit.data import Images, ImageSet
 from tcpvit.data.augment import normalise
 from tcpvit.data.image_set import IMAGENET_MEAN, IMAGENET_STD, PIXEL_SCALE
 from tcpvit.data.images import Fit
@@ -50,7 +50,19 @@ class LoadedModel:
         mean, std = (tuple(self.preprocessing[name]) for name in ("mean", "std"))
         if isinstance(data, WindowSet):
             data = replace(data, scene=self.fit_scene(data.scene))
-        return replace(data, mean=mean, std=std)
+        return replace(self._of_its_type(data), mean=mean, std=std)
+
+    def _of_its_type(self, data: Images) -> Images:
+        """The pixels in the type of the training images, on whose scale the mean and the deviation are."""
+        if data.dtype == self.dtype or "dtype" not in self.preparation():
+            return data
+        if isinstance(data, ImageSet) and self.dtype == torch.float32:
+            return replace(data, images=data.images.float())
+        found, wanted = (str(dtype).removeprefix("torch.") for dtype in (data.dtype, self.dtype))
+        raise ValueError(
+            f"{data.source} holds {found}, but {self.name} was trained on {wanted}; convert the files as the training "
+            f"{data.unit} were"
+        )
 
     def fit_scene(self, scene: Scene) -> Scene:
         """The scene with the bands that the model was trained on: chosen, or interpolated between wavelengths."""
