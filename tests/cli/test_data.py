@@ -46,6 +46,19 @@ def test_check_of_a_folder_names_bad_files(tmp_path, capsys):
     assert "1.png" in out
 
 
+def test_check_of_clips_takes_the_options_of_the_set(tmp_path, capsys):
+    for name in ("left", "right"):
+        for i in range(5):
+            write_classes(tmp_path / name, {f"clip{i}": 5})  # frames
+    options = ("--set", "data.options.frames=4", "--set", "data.image_size=8")
+    code, out, _ = run(capsys, "check", f"clips:{tmp_path}", *options, "--json")
+    assert (code, [row["found"] for row in json.loads(out)["check"]["rows"]]) == (
+        0,
+        ["8 clips, classification", "2 clips, classification"],
+    )
+    assert "has 5 frames" in run(capsys, "check", f"clips:{tmp_path}")[2]
+
+
 def test_check_of_a_folder_names_masks_of_which_none_can_be_read(tmp_path, capsys):
     write_masks(tmp_path, {f"p{i}": stripes() for i in range(4)})
     for path in (tmp_path / "masks").iterdir():

@@ -75,6 +75,13 @@ def test_sizes_and_held_out_fractions(tmp_path):
 def test_any_set_can_be_resized(tmp_path):
     write_cifar(tmp_path, binary=True)
     assert load_dataset("cifar10", tmp_path, image_size=48).train.image_shape == (3, 48, 48)
+    assert load_dataset("cifar10", tmp_path, image_size=[24, 48]).train.image_shape == (3, 24, 48)
+
+
+@pytest.mark.parametrize("name", ["folder:mine", "solid-digits", "moving-digits", "materials"])
+def test_a_set_that_makes_square_images_takes_one_size(tmp_path, name):
+    with pytest.raises(ValueError, match=r"image_size should be a whole number.*, got \[32, 48\]"):
+        load_dataset(name, tmp_path, image_size=[32, 48])
 
 
 def packed_cifar(tmp_path) -> bytes:

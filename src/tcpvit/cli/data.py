@@ -135,7 +135,7 @@ def _data_recipe(name: str, root: str, options: dict[str, str], words: Sequence[
 
 def _check(data: DataRecipe, json: bool) -> list[FileCheck]:
     own = data.name.startswith(FOLDER)
-    checks, notes = _check_folder(data) if own else (_check_source(data.name, data.root), [])
+    checks, notes = _check_folder(data) if own else (_check_source(data), [])
     table = Table("check", f"Check of {data.name}", ["file", "good", "found"], notes=notes)
     for check in checks:
         table.add(check.file, check.ok, check.detail)
@@ -147,12 +147,13 @@ def _check(data: DataRecipe, json: bool) -> list[FileCheck]:
     return checks
 
 
-def _check_source(name: str, root: str | None) -> list[FileCheck]:
+def _check_source(data: DataRecipe) -> list[FileCheck]:
+    name, root = data.name, data.root
     if name in (*MADE, built_in.NAME):
         raise ValueError(f"{name} is made on the spot; there is nothing to check")
     if name.startswith(tuple(FOLDERS)):
-        splits = load_splits(DataRecipe(name=name))
-        about = {part: f"{len(data):,} {data.unit}, {data.task}" for part, data in splits.parts().items()}
+        parts = load_splits(data).parts()
+        about = {part: f"{len(images):,} {images.unit}, {images.task}" for part, images in parts.items()}
         return [FileCheck(part, True, found) for part, found in about.items()]
     if name.startswith(SCENE):
         raise ValueError(f"look into your own scene with `tcpvit scene info {name.removeprefix(SCENE)}`")
