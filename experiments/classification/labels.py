@@ -106,7 +106,7 @@ LABELS |= {  # `experiments.classification.small`: overlapping patches, depthwis
     "std-120k-plain": "`std_vit_cifar_120k` as it is",
     "std-120k-cutmix": "`std_vit_cifar_120k` with cutmix, α = 0.2",
     "std-120k-smooth": "`std_vit_cifar_120k` with label smoothing of 0.1",
-    "tcp-120k-mixed-smooth": "TCP-ViT of 4 slices mixed by learned matrices, with label smoothing of 0.1: 88 wide, 6 blocks",
+    "tcp-120k-mixed-smooth": "TCP-ViT of 4 mixed slices, 88 wide, 6 blocks, label smoothing of 0.1",
     "std-120k-erase": "`std_vit_cifar_120k`, a rectangle is blanked in a quarter of the images",
     "tcp-48-fine-shuffle": "TCP-ViT of 2 slices, 48 wide, shuffled",
     "tcp-68-fine-shared": "TCP-ViT of 2 slices with shared weights, 68 wide",
