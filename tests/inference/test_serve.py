@@ -28,6 +28,8 @@ from tcpvit.inference.serve.batches import Batcher
 pytest.importorskip("fastapi")
 pytest.importorskip("uvicorn")
 
+from fastapi import FastAPI
+
 from benchmarks.serve import form, request, storm
 from tcpvit.inference.serve import Limits, create_app
 from tcpvit.inference.serve.requests import Refused, Room
@@ -183,6 +185,57 @@ def test_a_token_is_asked_for_but_for_health():
         assert client(request(body, Authorization="Bearer secret"))[0][0] == 200
     finally:
         client.close()
+
+
+def test_a_service_that_is_mounted_in_another_answers_as_by_itself():
+    outer = FastAPI()  # which runs its own start and end, not those of what it mounts
+    inner = create_app(load_model("tcp_vit_cifar_plus"), token="secret")
+    outer.mount("/model", inner)
+    client = Client(outer)
+    try:
+        assert client(request(b"", line="GET /model/health"))[0] == (200, b"ok\n")
+        assert client(request(b"", line="GET /model/metrics"))[0][0] == 401
+        body = request(form(IMAGES[0].read_bytes()), line="POST /model/predict", Authorization="Bearer secret")
+        ((status, _),) = client.loop.run_until_complete(asyncio.wait_for(client._ask_all([body]), 60))
+        assert status == 200
+        ((_, counts),) = client(request(b"", line="GET /model/metrics", Authorization="Bearer secret"))
+        assert b'status="200"} 1\n' in counts  # the image alone: whoever watches is not counted
+    finally:
+        client.close()
+
+
+def test_a_service_that_ended_starts_again():
+    app = create_app(load_model("tcp_vit_cifar_plus"))
+    for _ in range(2):
+        client = Client(app)
+        assert client(request(IMAGES[0].read_bytes(), "image/png"))[0][0] == 200
+        client.close()
+        assert app.state.service.batcher.thread is None
+
+
+def test_what_is_submitted_while_the_batches_end_gets_its_result():
+    begun, free = threading.Event(), threading.Event()
+
+    def run(items):
+        begun.set()
+        free.wait(30)
+        return items
+
+    batcher = Batcher(run, size=1, wait=0, places=9)
+    first = batcher.submit_all([1])[0]
+    begun.wait(30)
+    thread = batcher.thread
+    ending = threading.Thread(target=batcher.__exit__)
+    ending.start()
+    while batcher.thread is thread:
+        time.sleep(0.01)
+    second = batcher.submit_all([2])[0]
+    free.set()
+    assert (first.result(30), second.result(30)) == (1, 2)
+    ending.join(30)
+    assert not ending.is_alive()
+    assert not thread.is_alive()
+    batcher.__exit__()
 
 
 def test_a_batch_that_fails_fails_its_callers_only():

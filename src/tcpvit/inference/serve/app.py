@@ -20,7 +20,7 @@ from tcpvit.errors import import_extra
 from tcpvit.inference.loading import LoadedModel
 from tcpvit.inference.page import build_page, find_twin
 from tcpvit.inference.serve.batches import Batcher
-from tcpvit.inference.serve.metrics import UNSEEN, Metrics
+from tcpvit.inference.serve.metrics import Metrics
 from tcpvit.inference.serve.requests import Refused, Room, Sent, read_images
 from tcpvit.models.pretrained import Pretrained
 from tcpvit.training.evaluation import unwrapped
@@ -66,18 +66,20 @@ def create_app(loaded: LoadedModel, limits: Limits | None = None, *, token: str 
 
     app = FastAPI(title=f"tcpvit: {loaded.name}", docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan)
 
-    async def guarded(request: Any, answer: Callable[[], Awaitable[Any]]) -> Any:
+    async def guarded(
+        request: Any, answer: Callable[[], Awaitable[Any]], *, public: bool = False, counted: bool = True
+    ) -> Any:
         """Answer, count and time a request; what is refused has its status."""
         begin = time.perf_counter()
         try:
-            if token is not None and request.url.path != "/health":
+            if token is not None and not public:
                 _check_token(request.headers.get("authorization", ""), token)
             response = await answer()
         except Refused as refused:
             headers = {"Retry-After": "1"} if refused.status == 503 else {}
             headers |= {"WWW-Authenticate": "Bearer"} if refused.status == 401 else {}
             response = JSONResponse({"error": refused.why}, refused.status, headers)
-        if request.url.path not in UNSEEN:
+        if counted:
             service.metrics.answered(response.status_code, time.perf_counter() - begin)
         return response
 
@@ -89,12 +91,12 @@ def create_app(loaded: LoadedModel, limits: Limits | None = None, *, token: str 
 
         return await guarded(request, answer)
 
-    def fixed(content: Callable[[], str], kind: str) -> Callable[[Any], Awaitable[Any]]:
+    def fixed(content: Callable[[], str], kind: str, **about: bool) -> Callable[[Any], Awaitable[Any]]:
         async def answer() -> Any:
             return Response(content(), media_type=kind)
 
         async def get(request: Any) -> Any:
-            return await guarded(request, answer)
+            return await guarded(request, answer, **about)
 
         return get
 
@@ -111,8 +113,10 @@ def create_app(loaded: LoadedModel, limits: Limits | None = None, *, token: str 
     app.add_exception_handler(404, elsewhere)
     app.add_exception_handler(405, elsewhere)
     app.add_route("/predict", predict, methods=["POST"])
-    app.add_route("/health", fixed(lambda: "ok\n", "text/plain"), methods=["GET"])
-    app.add_route("/metrics", fixed(service.metrics.text, "text/plain; version=0.0.4"), methods=["GET"])
+    health = fixed(lambda: "ok\n", "text/plain", public=True, counted=False)  # whoever watches is not counted
+    metrics = fixed(service.metrics.text, "text/plain; version=0.0.4", counted=False)
+    app.add_route("/health", health, methods=["GET"])
+    app.add_route("/metrics", metrics, methods=["GET"])
     app.add_route("/", fixed(lambda: page, "text/html"), methods=["GET"])
     app.state.service = service
     return app

@@ -34,18 +34,29 @@ class Batcher:
         self.run, self.size, self.wait, self.places, self.seen = run, size, wait, places, seen
         self.waiting: deque[tuple[Any, Future[Any]]] = deque()
         self.changed = threading.Condition()
-        self.ends = False
-        self.thread = threading.Thread(target=self._work, name="batches", daemon=True)
+        self.thread: threading.Thread | None = None  # the one that works; another one ends when nothing waits
 
     def __enter__(self) -> Batcher:
-        self.thread.start()
+        with self.changed:
+            self._start()
         return self
 
     def __exit__(self, *_: object) -> None:
         with self.changed:
-            self.ends = True
-            self.changed.notify()
-        self.thread.join()
+            thread, self.thread = self.thread, None
+            self.changed.notify_all()
+        if thread is not None:
+            thread.join()
+
+    def _start(self) -> None:
+        """Start the thread unless it runs; a service that is mounted in another one is never entered."""
+        if self.thread is None:
+            self.thread = threading.Thread(target=self._work, name="batches", daemon=True)
+            self.thread.start()
+
+    def _ends(self) -> bool:
+        """Whether the thread that asks is to end."""
+        return self.thread is not threading.current_thread()
 
     def __len__(self) -> int:
         return len(self.waiting)
@@ -56,6 +67,7 @@ class Batcher:
         with self.changed:
             if len(self.waiting) + len(items) > self.places:
                 raise Full
+            self._start()
             self.waiting.extend(zip(items, futures, strict=True))
             self.changed.notify()
         return futures
@@ -77,9 +89,9 @@ class Batcher:
     def _collect(self) -> list[tuple[Any, Future[Any]]]:
         """The next batch; an empty one when there will be no more."""
         with self.changed:
-            self.changed.wait_for(lambda: self.waiting or self.ends)
+            self.changed.wait_for(lambda: self.waiting or self._ends())
             until = time.monotonic() + self.wait
-            while len(self.waiting) < self.size and not self.ends:
+            while len(self.waiting) < self.size and not self._ends():
                 left = until - time.monotonic()
                 if left <= 0 or not self.changed.wait(left):
                     break

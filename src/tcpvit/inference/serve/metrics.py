@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)  # the upper ends of the classes of time
-UNSEEN = ("/health", "/metrics")  # whoever watches the service is not counted
 
 
 class Metrics:
