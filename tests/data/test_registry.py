@@ -80,7 +80,7 @@ def test_any_set_can_be_resized(tmp_path):
 
 @pytest.mark.parametrize("name", ["folder:mine", "solid-digits", "moving-digits", "materials"])
 def test_a_set_that_makes_square_images_takes_one_size(tmp_path, name):
-    with pytest.raises(ValueError, match=r"image_size should be a whole number.*, got \[32, 48\]"):
+    with pytest.raises(ValueError, match=r"image_size should be a whole number of at least 1.*, got \[32, 48\]"):
         load_dataset(name, tmp_path, image_size=[32, 48])
 
 

@@ -127,8 +127,8 @@ def _checked_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     hints = own | general  # which may leave things out
     if "val_fraction" in own:  # a scene may go without
         hints["val_fraction"] = own["val_fraction"]
-    if "image_size" in own:  # most readers make square images
-        hints["image_size"] = Maybe[own["image_size"]]
+    if "image_size" in own and options["image_size"] is not None:  # most readers make square images
+        hints["image_size"] = own["image_size"]
     return {key: checked(value, hints[key], key) for key, value in options.items()}
 
 
