@@ -6,6 +6,7 @@ import csv
 import itertools
 import json
 import re
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -142,6 +143,21 @@ def test_segmentation_of_any_model(recipe, tmp_path):
     assert result.test["miou"] > 0.95
     assert {"val_miou", "val_mdice", "val_pixel_accuracy"} <= result.history[-1].keys()
     assert (tmp_path / "run" / "best" / "model.safetensors").is_file()
+
+
+class AmongOthers(nn.Sequential):
+    """Gives its logits as the models of transformers do."""
+
+    def forward(self, images):
+        return SimpleNamespace(loss=None, logits=super().forward(images))
+
+
+def test_a_model_that_gives_logits_among_other_things_trains_as_without_them(recipe, splits, tmp_path):
+    made = [kind(nn.Flatten(), nn.Linear(3 * 32**2, 3)) for kind in (nn.Sequential, AmongOthers)]
+    made[1].load_state_dict(made[0].state_dict())
+    plain, wrapped = (train(recipe, tmp_path / str(i), splits=splits, model=m) for i, m in enumerate(made))
+    assert torch.equal(wrapped.model[1].weight, plain.model[1].weight)
+    assert wrapped.test == plain.test
 
 
 def test_evaluation_every_k_epochs_and_at_the_end(recipe, splits, tmp_path):

@@ -25,7 +25,7 @@ from tcpvit.models.pretrained import WEIGHTS, read_weights
 from tcpvit.progress import Progress, Row, State
 from tcpvit.training.checkpoint import Content, checkpoint_path, prune, read_latest, save_model, write_checkpoint
 from tcpvit.training.distributed import World
-from tcpvit.training.evaluation import autocast, evaluate
+from tcpvit.training.evaluation import autocast, evaluate, unwrapped
 from tcpvit.training.folder import RunFolder, TensorBoard
 from tcpvit.training.gradients import gradient_norms
 from tcpvit.training.interrupt import StopSignal
@@ -251,7 +251,7 @@ class Trainer:
             buffers = [] if len(x) else self.copy_buffers()
             with gradient_sync(self.parallel, enabled=number == len(micro_batches)):
                 with autocast(self.device, self.recipe.precision):
-                    logits = forward_any(self.forward, x)
+                    logits = forward_any(lambda x: unwrapped(self.forward(x)), x)
                 self.task.check_logits(logits, y)
                 part = self.task.loss(logits, y, self.recipe.optimizer.label_smoothing) / weight.clamp(min=1)
                 self.scaler.scale(part * self.world.size).backward()  # gradients are averaged over processes
