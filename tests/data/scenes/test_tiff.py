@@ -117,6 +117,22 @@ def test_a_file_of_several_images_is_refused(rows, dtype, compression, found, tm
             read(path)
 
 
+@pytest.mark.parametrize(("dtype", "compression"), [("uint8", None), ("uint16", "zlib")])
+def test_a_page_that_differs_in_the_middle_of_a_stack_is_refused(dtype, compression, tmp_path):
+    path, pages = tmp_path / "a.tif", np.random.RandomState(1).randint(0, 255, (10, 16, 16)).astype(np.uint16)
+    for other in (None, 3):
+        with tifffile.TiffWriter(path) as file:
+            for number, page in enumerate(pages):
+                options = {"compression": compression} if number == other else {}
+                page = page.astype(dtype) if number == other else page
+                file.write(page, metadata=None, contiguous=False, **options)
+        if other is None:
+            np.testing.assert_array_equal(read_scene(path).data, pages.transpose(1, 2, 0))
+    for read in (read_scene, read_volume):
+        with pytest.raises(ValueError, match=rf"page 4 \(16×16 {dtype}\) differs from the first \(16×16 uint16\)"):
+            read(path)
+
+
 @pytest.mark.parametrize("kind", ["overviews", "levels", "preview first", "mask"])
 def test_overviews_previews_and_masks_belong_to_the_image(kind, tmp_path):
     path = tmp_path / "a.tif"

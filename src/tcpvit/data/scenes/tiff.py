@@ -82,7 +82,22 @@ def _one_image(file: Any, path: Path) -> Any:
             f"{path} holds {len(images)} images that differ in size, type or compression ({shown}), where one is read; "
             f"save each in a file of its own, or all pages alike"
         )
-    return images[0] if images else file.series[0]
+    found = images[0] if images else file.series[0]
+    if found.kind == "uniform":
+        _check_alike(file, found.keyframe, path)
+    return found
+
+
+def _check_alike(file: Any, first: Any, path: Path) -> None:
+    """The pages of a series without a description: tifffile looks at a few, and would read all others as those are."""
+    file.pages.useframes = False
+    for number, page in enumerate(file.pages, 1):
+        if page.hash != first.hash:
+            shown = (f"{'×'.join(map(str, each.shape))} {each.dtype}" for each in (page, first))
+            raise ValueError(
+                f"{path}: page {number} ({next(shown)}) differs from the first ({next(shown)}) in size, type or "
+                f"compression; save all pages alike"
+            )
 
 
 def _check_sizes(series: Any, path: Path) -> None:
