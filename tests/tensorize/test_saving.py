@@ -155,6 +155,22 @@ def test_any_model_with_ties_transforms_and_dense_layers(tmp_path):
         assert tensor.dtype == torch.bfloat16
 
 
+@pytest.mark.filterwarnings("ignore:how this Sequential was built")
+def test_layers_with_a_rank_keep_the_transform_that_each_was_given(tmp_path):
+    def build_net():
+        torch.manual_seed(3)
+        return nn.Sequential(nn.Linear(12, 24), nn.GELU(), nn.Linear(24, 24), nn.GELU(), nn.Linear(24, 12))
+
+    model = build_net()
+    tensorize_(model, tube=4, rank=2, transform="dct", include=["0"])
+    tensorize_(model, tube=4, rank=2, transform="hadamard", include=["2"])
+    tensorize_(model, tube=1, rank=2, include=["4"])
+    tcpvit.save_pretrained(model, tmp_path)
+    back, x = tcpvit.from_pretrained(tmp_path, model=build_net()), torch.randn(2, 12)
+    assert [back[i].transform.name for i in (0, 2)] == ["dct", "hadamard"]
+    assert torch.equal(back(x), model(x))
+
+
 def test_a_learned_transform_that_layers_share_is_shared_again(tmp_path):
     model = build("timm/vit_tiny_patch16_224", img_size=32, depth=1, num_classes=5).eval()
     tensorize_(model, transform=LearnedTransform(3), example=False)

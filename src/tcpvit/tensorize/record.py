@@ -37,22 +37,21 @@ def conversions_of(model: nn.Module) -> list[dict[str, Any]]:
     """The configs that bring a model built anew into this one's form; weights are drawn, then loaded."""
     encoder = [{**getattr(model, ENCODER_NOTE), "init": "fresh"}] if hasattr(model, ENCODER_NOTE) else []
     layers: dict[tuple[int, str], list[str]] = {}
-    forms: dict[str, tuple[int, int]] = {}  # of layers that are not one tube's slices alone
-    fitted: list[str] = []
-    transform = "dct"
+    fitted: dict[str, list[str]] = {}  # layers that are not one tube's slices alone, by transform
+    forms: dict[str, dict[str, tuple[int, int]]] = {}  # of the maps of these
     for name, module in drop_ins_of(model).items():
         maps = {label: m for label, m in module.named_modules() if isinstance(m, TubalLinear)}
         layer = maps.get("out_proj") or maps[""]
         if any(m.rank or m.tube != layer.tube for m in maps.values()):
-            fitted.append(glob.escape(name))
-            forms |= {".".join(word for word in (name, label) if word): (m.tube, m.rank) for label, m in maps.items()}
-            transform = next((m.transform.name for m in maps.values() if m.tube > 1), transform)
+            phi = next((m.transform.name for m in maps.values() if m.tube > 1), "dct")  # low rank alone uses none
+            names = {label: ".".join(word for word in (name, label) if word) for label in maps}
+            fitted.setdefault(phi, []).append(glob.escape(name))
+            forms.setdefault(phi, {}).update({names[label]: (m.tube, m.rank) for label, m in maps.items()})
         else:
             layers.setdefault((layer.tube, layer.transform.name), []).append(glob.escape(name))
     common: dict[str, Any] = {"init": "fresh", "heads": True, "convs": "all"}
-    found = [TensorizeConfig(tube, phi, include=names, **common) for (tube, phi), names in layers.items()]
-    if fitted:
-        found.append(TensorizeConfig(2, transform, include=fitted, forms=forms, **common))
+    found = [TensorizeConfig(tube, phi, include=those, **common) for (tube, phi), those in layers.items()]
+    found += [TensorizeConfig(2, phi, include=those, forms=forms[phi], **common) for phi, those in fitted.items()]
     return encoder + [config.to_dict() for config in found]
 
 
