@@ -30,7 +30,7 @@ pytest.importorskip("uvicorn")
 
 from fastapi import FastAPI
 
-from benchmarks.serve import form, request, storm
+from benchmarks.serve import BOUNDARY, form, request, storm
 from tcpvit.inference.serve import Limits, create_app
 from tcpvit.inference.serve.requests import Refused, Room
 
@@ -121,6 +121,8 @@ def test_every_bad_request_has_a_status_and_a_sentence(client):
         (request(form(wide_png(1001, 1000))), 413, "1001 × 1000 pixels"),
         (request(form(b"0" * 1_000_001)), 413, "bytes"),
         (request(form(*[png] * 9)), 413, "more than 8 images"),
+        (request(many_parts(109)), 413, "more than 108 parts"),
+        (request(many_parts(108)), 400, "no files"),
         (request(form(png), "multipart/form-data"), 400, "no boundary"),
         (request(form(png)[:-100]), 400, "damaged"),
         (request(form()), 400, "form"),
@@ -305,6 +307,10 @@ def wait_for_address(log: Path, process) -> str:
             return found[0]
         time.sleep(0.1)
     raise AssertionError(log.read_text())
+
+
+def many_parts(number):
+    return f"--{BOUNDARY}\r\nA: b\r\n\r\n\r\n".encode() * number + f"--{BOUNDARY}--\r\n".encode()
 
 
 def wide_png(width, height):

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 SECONDS_TO_SEND = 30.0
+OTHER_PARTS = 100  # of a form that are no images: the parser takes its time for each, and answers nobody meanwhile
 
 
 class Refused(Exception):
@@ -109,7 +110,14 @@ def _split(content_type: str, body: bytes, max_images: int) -> list[Sent]:
     if not boundary:
         raise Refused(400, "the form has no boundary")
     found: list[Sent] = []
-    state = _Part()
+    state, most, parts = _Part(), max_images + OTHER_PARTS, 0
+
+    def begin() -> None:
+        nonlocal parts
+        parts += 1
+        if parts > most:
+            raise Refused(413, f"the form has more than {most} parts, and {max_images} images are read; send fewer")
+        state.__init__()  # type: ignore[misc]
 
     def end() -> None:
         if state.name is not None:
@@ -125,7 +133,7 @@ def _split(content_type: str, body: bytes, max_images: int) -> list[Sent]:
         state.field = state.value = b""
 
     callbacks: Any = {
-        "on_part_begin": lambda: state.__init__(),  # type: ignore[misc]
+        "on_part_begin": begin,
         "on_header_field": lambda data, a, b: setattr(state, "field", state.field + data[a:b]),
         "on_header_value": lambda data, a, b: setattr(state, "value", state.value + data[a:b]),
         "on_header_end": header_end,
