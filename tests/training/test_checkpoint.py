@@ -7,7 +7,10 @@ import resource
 
 import pytest
 import torch
+from torch import nn
 
+from tcpvit.models.pretrained import load_weights
+from tcpvit.training import resume, train
 from tcpvit.training.checkpoint import (
     checkpoint_path,
     list_checkpoints,
@@ -47,6 +50,43 @@ def test_views_and_transposes_are_saved_as_they_look(tmp_path):
     tensors, _ = read_checkpoint(tmp_path / "x.safetensors")
     assert torch.equal(tensors["t"], matrix.mT)
     assert torch.equal(tensors["part"], matrix[:, 1])
+
+
+class Tied(nn.Module):
+    """Two layers with one weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.third = nn.Linear(3072, 8), nn.Linear(8, 8), nn.Linear(8, 8)
+        self.third.weight = self.second.weight
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, images):
+        return self.head(self.third(self.second(self.first(images.flatten(1))).relu()))
+
+
+def test_a_model_with_tied_weights_is_trained_and_resumed_to_the_same_bits(recipe, splits, tmp_path):
+    whole = train(recipe, tmp_path / "run", splits=splits, model=Tied())
+    list_checkpoints(tmp_path / "run" / "checkpoints")[-1].unlink()
+    assert read_latest(tmp_path / "run" / "checkpoints", print)[1]["state"]["epoch"] == 1
+    resumed = resume(tmp_path / "run", splits=splits, model=Tied())
+    assert resumed.test == whole.test
+    for result in (whole, resumed):  # of averaged weights
+        assert result.model.third.weight is result.model.second.weight
+    for name, tensor in whole.model.state_dict().items():
+        assert torch.equal(tensor, resumed.model.state_dict()[name]), name
+    best = Tied()
+    load_weights(best, tmp_path / "run" / "best" / "model.safetensors")
+    assert best.third.weight is best.second.weight
+    assert torch.equal(best.third.weight, resumed.model.third.weight)
+
+
+def test_tensors_that_share_memory_are_saved_one_by_one(tmp_path):
+    matrix = torch.arange(6.0).view(2, 3)
+    tensors = {"whole": matrix, "row": matrix[1], "same": matrix, "empty": matrix[2:]}
+    write_checkpoint(tmp_path / "x.safetensors", tensors, {})
+    found, _ = read_checkpoint(tmp_path / "x.safetensors")
+    assert all(torch.equal(found[name], tensor) for name, tensor in tensors.items())
 
 
 def test_every_damaged_byte_is_noticed(tmp_path):

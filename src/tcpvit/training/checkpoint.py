@@ -27,7 +27,7 @@ Content = tuple[dict[str, Tensor], dict[str, Any]]
 
 def write_checkpoint(path: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
     """Write tensors and a JSON-ready state, with their checksum."""
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    tensors = _each_in_its_memory(tensors)
     text = json.dumps(state)
     path.parent.mkdir(exist_ok=True)  # it may have been removed since the run began
     write_atomically(path, save(tensors, {"state": text, "sha256": _digest(tensors, text)}))
@@ -92,8 +92,18 @@ def save_model(model: nn.Module, folder: Path, preprocessing: dict[str, Any] | N
     elif can_save(model):
         save_pretrained(model, folder)
     else:
-        weights = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
-        write_atomically(folder / WEIGHTS, save(weights))
+        write_atomically(folder / WEIGHTS, save(_each_in_its_memory(model.state_dict())))
+
+
+def _each_in_its_memory(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """On the CPU, none in the memory of another: safetensors refuses that, so tied weights are written twice."""
+    found, taken = {}, set()
+    for name, tensor in tensors.items():
+        tensor = tensor.detach().cpu().contiguous()
+        place = tensor.untyped_storage().data_ptr()
+        found[name] = tensor.clone() if place in taken else tensor
+        taken.add(place)
+    return found
 
 
 def _digest(tensors: Mapping[str, Tensor], text: str) -> str:
