@@ -310,6 +310,68 @@ def test_swin_and_patches():
     assert difference(model, original, batches) < 0.1
 
 
+class Crossing(nn.Module):
+    """An attention to few and wide tokens, and an MLP."""
+
+    def __init__(self, width=64):
+        super().__init__()
+        self.cross = nn.MultiheadAttention(16, 2, kdim=width, vdim=width, batch_first=True)
+        self.mlp = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 16))
+
+    def forward(self, x, memory):
+        x = x + self.cross(x, memory, memory)[0]
+        return x + self.mlp(x)
+
+
+def crossing(width=64, tokens=3):
+    torch.manual_seed(0)
+    return Crossing(width).eval(), [(torch.randn(8, 40, 16), torch.randn(8, tokens, width))]
+
+
+@pytest.mark.parametrize(
+    ("width", "tokens", "structure", "why"),
+    [(64, 3, "best", "k_proj reads 64 features, for which"), (25, 30, "slices", "k_proj has no smaller form of")],
+)
+def test_an_attention_is_left_with_all_its_maps_or_with_none(width, tokens, structure, why):
+    model, batches = crossing(width, tokens)
+    original, seen = copy.deepcopy(model), []
+    attention = model.cross
+    model.mlp[0].register_forward_hook(lambda *_: seen.append(1))
+    report = tensorize_(model, HALF, calibrate=batches, structure=structure, example=False)
+    assert model.cross is attention
+    assert {name.rpartition(".")[0] for name in report.converted} == {"mlp"}
+    assert f"k_proj {report.skipped['cross.k_proj']}".startswith(why)
+    assert report.skipped["cross.q_proj"] == "stays with cross.k_proj"
+    assert torch.equal(model.cross.k_proj_weight, original.cross.k_proj_weight)
+    seen.clear()
+    model(*batches[0])
+    assert seen == [1]
+
+
+@pytest.mark.parametrize("step", ["price_in_seconds", "adopt", "Done.forget"])
+@pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
+def test_what_goes_wrong_at_the_very_end_leaves_the_model_as_it_was(step, error, tmp_path, monkeypatch):
+    model, batches = crossing(tokens=40)
+    modules, expected = [id(m) for m in model.modules()], model(*batches[0])
+    calls = []
+
+    def fail(*args):
+        calls.append(args)
+        if step != "adopt" or len(calls) > 2:  # the first opens the attention
+            raise error
+
+    room = "convert" if step == "adopt" else "calibrate"
+    with monkeypatch.context() as patch:
+        patch.setattr(f"tcpvit.tensorize.{room}.{step}", fail)
+        with pytest.raises(error):
+            tensorize_(model, keep=0.9, calibrate=batches, resume=tmp_path / "done", example=False)
+    assert [id(m) for m in model.modules()] == modules
+    assert torch.equal(model(*batches[0]), expected)
+    assert (tmp_path / "done" / "calibration.json").is_file()
+    assert tensorize_(model, keep=0.9, calibrate=batches, resume=tmp_path / "done", example=False).converted
+    assert not (tmp_path / "done").exists()
+
+
 # ------------------------------------------------------------------------------------------------ bad input
 
 

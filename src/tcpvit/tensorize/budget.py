@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -55,6 +55,17 @@ def forms_of(problem: Problem, transforms: Mapping[int, Tensor], structure: Stru
         if structure != "slices":
             found += ranked(tube, price, target)
     return found
+
+
+def can_be_smaller(d_in: int, d_out: int, tubes: Collection[int], structure: Structure = "best") -> bool:
+    """Whether `forms_of` finds any form but the dense one.
+
+    >>> can_be_smaller(25, 16, tubes=[], structure="slices"), can_be_smaller(25, 16, tubes=[])
+    (False, True)
+    """
+    step = rank_step(d_in, d_out)
+    has_rank = step <= min(d_in, d_out) and step * (d_in + d_out) < d_in * d_out
+    return (structure in ("best", "low_rank") and has_rank) or (structure != "low_rank" and bool(tubes))
 
 
 def rank_step(d_in: int, d_out: int) -> int:

@@ -21,7 +21,7 @@ from tcpvit.layers.linear import TubalLinear
 from tcpvit.layers.transform import HatTransform
 from tcpvit.memory import check_memory
 from tcpvit.progress import Progress
-from tcpvit.tensorize.budget import TUBES, Form, deal, forms_of, spend_rest
+from tcpvit.tensorize.budget import TUBES, Form, can_be_smaller, deal, forms_of, spend_rest
 from tcpvit.tensorize.config import TensorizeConfig
 from tcpvit.tensorize.drop_ins import set_fit_, tensorized
 from tcpvit.tensorize.fit import Fit, Moments, Problem, choose_ridge, orthonormal
@@ -33,6 +33,7 @@ from tcpvit.tensorize.texts import as_batches
 from tcpvit.tensorize.timing import Shape, price_in_seconds
 
 HELD_OUT = 5  # one of so many tokens judges the ridge
+NO_FORM = 'has no smaller form of this structure; take structure="best"'
 NOT_REACHED, LEFT_DENSE = "not reached by the calibration data", "worth its parameters: left dense"
 RIDGE_FOR_PRICES = 1e-3
 
@@ -44,6 +45,14 @@ class Calibration:
     fits: dict[str, Fit]
     skipped: dict[str, str]  # and why
     seconds: dict[str, tuple[float, float]]  # that a batch takes in the dense layer, and in what it became
+    left_dense: list[Place]
+    done: Done
+
+    def keep(self) -> None:
+        """The last step, which cannot be undone: layers left dense take their new numbers, the folder is forgotten."""
+        self.done.forget()
+        for place in self.left_dense:
+            place.keep_old_()
 
 
 def calibrate_(
@@ -57,8 +66,9 @@ def calibrate_(
     progress: Progress,
     resume: Path | None = None,
 ) -> Calibration:
-    """Replace dense layers by fitted ones, in place. `widths` are those that a tube must divide, for each layer;
-    those in `converted` may not stay dense, `heads` stay so. `resume` is a folder for what is done, until all is.
+    """Replace dense layers by fitted ones, in place; `keep` of what is returned ends it. `widths` are those that a tube
+    must divide, for each layer; those in `converted`, the maps of attentions, may not stay dense, `heads` stay so.
+    `resume` is a folder for what is done, until all is.
 
     If this raises, the model is as it was.
     """
@@ -66,7 +76,7 @@ def calibrate_(
     batches = as_batches(model, batches)
     with in_eval_mode(model):
         streams = Streams(model, [Place(name, layer) for name, layer in {**layers, **heads}.items()], batches)
-        skipped = _leave(streams, heads)
+        skipped = _leave(streams, heads, {name: _has_form(layers[name], widths[name], config) for name in converted})
         done = Done(resume, model, batches, config)
         try:
             known = {} if config.uniform else sensitivities(streams)
@@ -74,36 +84,50 @@ def calibrate_(
                 done.deal(_choose_forms(streams, widths, converted, known, config, progress))
             _fit_all(streams, done, known, config, progress)
             left_dense = [place for place in streams.places if done.forms[place.name].is_dense]
-            for place in left_dense:
-                place.keep_old_()
+            after, before = price_in_seconds(
+                {n: [form] for n, form in done.forms.items() if not form.is_dense}, _shapes(streams)
+            )
+            streams.places = [place for place in streams.places if place not in left_dense]
             streams.put(True)
         except BaseException:
             streams.put(False)
             raise
-    done.forget()
     skipped |= {place.name: LEFT_DENSE for place in left_dense}
-    after, before = price_in_seconds(
-        {n: [form] for n, form in done.forms.items() if not form.is_dense}, _shapes(streams)
-    )
     fits = {name: fit for name, fit in done.fits.items() if not fit.is_dense}
-    return Calibration(fits, skipped, {name: (before[name], forms[0].price) for name, forms in after.items()})
+    seconds = {name: (before[name], forms[0].price) for name, forms in after.items()}
+    return Calibration(fits, skipped, seconds, left_dense, done)
 
 
-def _leave(streams: Streams, heads: Collection[str]) -> dict[str, str]:
-    """Layers that no batch reaches, or with too few tokens to fit them, stay as they are: why, by name."""
+def _leave(streams: Streams, heads: Collection[str], maps: Mapping[str, bool]) -> dict[str, str]:
+    """Layers that no batch reaches, or with too few tokens to fit them, stay as they are: why, by name. Attentions are
+    converted with all their `maps` or not at all; these say whether there is a form for each.
+    """
     few = {
         place.name: f"reads {width} features, for which at least {width} tokens are needed, and the calibration data "
         f"have {place.rows}; give {-(-width // place.rows)} times as many"
         for place in streams.places
         if 0 < place.rows < (width := len(place.weight))
     }
+    with_forms = {_owner(name) for name, has_form in maps.items() if has_form}
+    few |= {name: NO_FORM for name, has_form in maps.items() if not has_form and _owner(name) in with_forms}
     left = {place.name: NOT_REACHED for place in streams.places if not place.rows} | few
+    first = {_owner(name): name for name in reversed(left) if name in maps}
+    left = {name: f"stays with {first[_owner(name)]}" for name in maps if _owner(name) in first} | left
     if all(place.name in left or place.name in heads for place in streams.places):
         name, why = next(iter(few.items()), ("", ""))
         raise ValueError(f"{name} {why}" if few else "the calibration data reach no layer that would be converted")
     streams.places = [place for place in streams.places if place.name not in left]
     streams.order = [unit for unit in streams.order if streams.stages(unit)]
     return left
+
+
+def _has_form(layer: nn.Module, widths: Sequence[int], config: TensorizeConfig) -> bool:
+    d_in, d_out = Place("", layer).weight.shape
+    return can_be_smaller(d_in, d_out, _transforms(widths, config), config.structure)
+
+
+def _owner(name: str) -> str:
+    return name.rpartition(".")[0]
 
 
 def _shapes(streams: Streams) -> dict[str, Shape]:

@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,6 @@ from tcpvit.tensorize.config import EncoderConfig, TensorizeConfig, make_config
 from tcpvit.tensorize.drop_ins import Errors, densified, maps_of, opened, tensorized
 from tcpvit.tensorize.encoder import HatEncoder, convert_encoder
 from tcpvit.tensorize.find import Site, find_sites, shapes_of, widths_of
-from tcpvit.tensorize.fit import Fit
 from tcpvit.tensorize.flops import Example, faster_dense, try_to_count
 from tcpvit.tensorize.libraries import heads_of
 from tcpvit.tensorize.record import drop_ins_of, note_in_config
@@ -145,24 +145,35 @@ def _convert_calibrated(
     chosen = [site for site in sites if site.reason is None]
     _refuse_itself(model, chosen)
     attentions = [site for site in chosen if isinstance(site.module, nn.MultiheadAttention)]
-    inside = {id(site.module): opened(site.module) for site in attentions}  # type: ignore[arg-type]
-    for site in attentions:
-        adopt(site.module, inside[id(site.module)])
-    replace_modules(model, inside)
-    names = {site.name: [site.full_name(label) for label in shapes_of(site)] for site in sites}
-    layers = {name: model.get_submodule(name) for site in chosen for name in names[site.name]}
-    widths = {site.full_name(label): widths_of(model, site, label) for site in chosen for label in shapes_of(site)}
-    maps = {name for site in attentions for name in names[site.name]}
-    fitted: dict[str, Fit] = {}
-    try:
+    with _put_back_if_it_raises(model):
+        inside = {id(site.module): opened(site.module) for site in attentions}  # type: ignore[arg-type]
+        for site in attentions:
+            adopt(site.module, inside[id(site.module)])
+        replace_modules(model, inside)
+        names = {site.name: [site.full_name(label) for label in shapes_of(site)] for site in sites}
+        layers = {name: model.get_submodule(name) for site in chosen for name in names[site.name]}
+        widths = {site.full_name(label): widths_of(model, site, label) for site in chosen for label in shapes_of(site)}
+        maps = {name for site in attentions for name in names[site.name]}
         found = calibrate_(model, layers, widths, maps, _heads(model, sites), batches, config, progress, resume)
-        fitted = found.fits
-    finally:  # an attention that nothing reaches, or all if this raises
-        left = [site for site in attentions if not all(name in fitted for name in names[site.name])]
+        left = [site for site in attentions if any(name in found.skipped for name in names[site.name])]
         replace_modules(model, {id(inside[id(site.module)]): site.module for site in left})
-    for name in fitted:
-        adopt(layers[name], model.get_submodule(name))
-    return [_fitted_row(site, label, model, layers, found) for site in sites for label in shapes_of(site)]
+        for name in found.fits:
+            adopt(layers[name], model.get_submodule(name))
+        rows = [_fitted_row(site, label, model, layers, found) for site in sites for label in shapes_of(site)]
+        found.keep()
+    return rows
+
+
+@contextlib.contextmanager
+def _put_back_if_it_raises(model: nn.Module) -> Iterator[None]:
+    """All modules of the model stand where they stood, if what is done with it raises."""
+    before = [(module._modules, dict(module._modules)) for module in model.modules()]
+    try:
+        yield
+    except BaseException:
+        for now, then in before:
+            now.update(then)
+        raise
 
 
 def _heads(model: nn.Module, sites: Iterable[Site]) -> dict[str, nn.Module]:
