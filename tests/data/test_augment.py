@@ -34,6 +34,29 @@ def test_masks_move_with_their_images():
     assert (moved[:, 0][outside] == 0).all()  # black comes in, and is ignored
 
 
+@pytest.mark.parametrize("shape", [(30, 2, 6, 7), (30, 2, 5, 6, 7)])
+def test_the_least_value_of_a_float_image_comes_in(shape):
+    images = torch.randn(shape) * 30 + torch.linspace(-1000, 1000, 30).view(-1, *[1] * (len(shape) - 1))
+    masks = torch.randint(0, 3, (shape[0], *shape[2:]), dtype=torch.uint8)
+    augment = Augment(shift=2, flip=0.5) if len(shape) == 4 else Augment(shift=2, shift_depth=1, flip_depth=0.5)
+    draws = augment.draw(np.random.default_rng(0), 30)
+    moved, targets = augment.move(images, masks, draws)
+    _, seen = augment.move(images, torch.ones_like(masks), draws)
+    for image, result, known in zip(images, moved, seen == 1, strict=True):
+        assert result[:, known].min() >= image.min()
+        assert (result[:, ~known] == image.min()).all()
+    assert (targets[seen == 255] == 255).all()
+    assert (seen == 255).any()
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.uint16])
+def test_black_comes_into_images_of_whole_numbers(dtype):
+    augment = Augment(shift=2, shift_depth=1)
+    images, labels = torch.full((20, 1, 4, 6, 6), 200).to(dtype), torch.zeros(20).long()
+    moved, _ = augment.move(images, labels, augment.draw(np.random.default_rng(0), 20))
+    assert moved.unique().tolist() == [0, 200]
+
+
 def test_every_offset_and_both_sides_occur():
     augment = Augment(shift=1, flip=0.5)
     image = torch.zeros(1, 1, 3, 3, dtype=torch.uint8)

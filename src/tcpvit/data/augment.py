@@ -40,11 +40,16 @@ class Augment:
     shift: Annotated[
         Natural,
         Le(1024),
-        Doc('move by up to this many pixels, "random crop with padding"; black (masks: ignored) comes in'),
+        Doc(
+            'move by up to this many pixels, "random crop with padding"; black (float images: their least value; '
+            "masks: ignored) comes in"
+        ),
     ] = 0
     flip: Annotated[Fraction, Doc("probability of mirroring left and right")] = 0.0
     shift_depth: Annotated[
-        Natural, Le(1024), Doc("volumes and clips: move by up to this many slices or frames; black ones come in")
+        Natural,
+        Le(1024),
+        Doc("volumes and clips: move by up to this many slices or frames; black ones come in, as with shift"),
     ] = 0
     flip_depth: Annotated[
         Fraction, Doc("volumes and clips: probability of mirroring front and back, or playing it backwards")
@@ -125,9 +130,17 @@ class Augment:
         return torch.stack([self.zoom + (1 - self.zoom) * area, ((2 * ratio - 1) * _RATIO).exp(), x, y], 1)
 
     def move(self, images: Tensor, targets: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
-        """Shift, flip and turn images (B, C, H, W) and masks (B, H, W); volumes have one axis more."""
+        """Shift, flip and turn images (B, C, H, W) and masks (B, H, W); volumes have one axis more.
 
-        def moved(maps: Tensor, fill: int) -> Tensor:
+        Images of uint16 become float32. What comes in is 0, or of float images, whose 0 may be anything (water, in
+        Hounsfield units), their least value, as around volumes that are too small.
+        """
+        black: Tensor | int = 0
+        if images.is_floating_point() and (self.shift or self.shift_depth):
+            black = images.amin(tuple(range(1, images.ndim)), keepdim=True)  # (B, 1, 1, 1)
+        images = images if images.dtype == torch.uint8 else images.float()  # few operations know uint16
+
+        def moved(maps: Tensor, fill: Tensor | int) -> Tensor:
             if self.shift or self.flip:
                 flip = draws["flip"][:, 0] < self.flip
                 offsets = (draws["shift"] * (2 * self.shift + 1)).long()  # 0 .. 2·shift
@@ -138,7 +151,7 @@ class Augment:
                 maps = shift_and_flip_depth(maps, offsets, coin < self.flip_depth, fill=fill)
             return turn(maps, draws["symmetry"]) if self.symmetry else maps
 
-        return moved(images, 0), moved(targets[:, None], IGNORE)[:, 0] if targets.ndim > 1 else targets
+        return moved(images, black), moved(targets[:, None], IGNORE)[:, 0] if targets.ndim > 1 else targets
 
     def recolour(self, images: Tensor, draws: Draws, scale: float = 255.0) -> Tensor:
         """Images as float32 up to `scale`, after RandAugment and colour changes."""
@@ -160,16 +173,18 @@ class Augment:
         return images, targets
 
 
-def shift_and_flip(images: Tensor, padding: int, offsets: Tensor, flip: Tensor, *, fill: int) -> Tensor:
+def shift_and_flip(images: Tensor, padding: int, offsets: Tensor, flip: Tensor, *, fill: Tensor | int) -> Tensor:
     """Cut each image (B, C, H, W) at its own offset (y, x) out of a frame of `padding` pixels; mirror some.
 
-    One gather for the batch: several times as fast as a loop over images, and the same on every device.
+    The frame is `fill`, a number or one for each image (B, 1, 1, 1). One gather for the batch: several times as fast as
+    a loop over images, and the same on every device.
     """
     if images.ndim == 5:
+        fill = fill[:, 0] if isinstance(fill, Tensor) else fill
         return shift_and_flip(images.flatten(1, 2), padding, offsets, flip, fill=fill).view_as(images)
     number, channels, height, width = images.shape
     device = images.device
-    framed = F.pad(images, (padding,) * 4, value=fill)
+    framed = _framed(images, padding, fill)
     across = torch.arange(width, device=device)
     columns = torch.where(flip.to(device)[:, None], width - 1 - across, across) + offsets[:, 1:].to(device)  # (B, W)
     rows = torch.arange(height, device=device) + offsets[:, :1].to(device)  # (B, H)
@@ -178,7 +193,17 @@ def shift_and_flip(images: Tensor, padding: int, offsets: Tensor, flip: Tensor, 
     return framed.flatten(2).gather(2, places).view_as(images)
 
 
-def shift_and_flip_depth(volumes: Tensor, offsets: Tensor, flip: Tensor, *, fill: int) -> Tensor:
+def _framed(images: Tensor, padding: int, fill: Tensor | int) -> Tensor:
+    """Images (B, C, H, W) with `padding` pixels of `fill` on every side."""
+    if not isinstance(fill, Tensor):
+        return F.pad(images, (padding,) * 4, value=fill)
+    height, width = images.shape[2:]
+    framed = fill.repeat(1, images.shape[1], height + 2 * padding, width + 2 * padding)
+    framed[:, :, padding : padding + height, padding : padding + width] = images
+    return framed
+
+
+def shift_and_flip_depth(volumes: Tensor, offsets: Tensor, flip: Tensor, *, fill: Tensor | int) -> Tensor:
     """Each volume (B, C, T, H, W) moved by its offset along the depth, some mirrored; slices that come in are `fill`.
 
     >>> volumes = torch.arange(1, 5).view(1, 1, 4, 1, 1).expand(2, -1, -1, -1, -1)
@@ -192,7 +217,7 @@ def shift_and_flip_depth(volumes: Tensor, offsets: Tensor, flip: Tensor, *, fill
     outside = (places < 0) | (places >= depth)
     shape = (len(volumes), 1, depth, 1, 1)
     moved = volumes.gather(2, places.clamp(0, depth - 1).view(shape).expand_as(volumes))
-    return moved.masked_fill(outside.view(shape), fill)
+    return torch.where(outside.view(shape), fill, moved)
 
 
 def turn(images: Tensor, symmetries: Tensor) -> Tensor:

@@ -146,7 +146,6 @@ class Batches:
 
     def _finish(self, plan: _Plan, batch: Batch) -> tuple[Tensor, Tensor]:
         images = batch.images.to(self.device, non_blocking=True)
-        images = images if images.dtype == torch.uint8 else images.float()  # few operations know uint16
         targets = batch.targets.to(self.device, non_blocking=True)
         images, targets = self.augment.move(images, targets, plan.draws)
         pixels = self.augment.recolour(images, plan.draws, self.data.scale)

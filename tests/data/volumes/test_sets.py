@@ -119,6 +119,18 @@ def test_batches_of_volumes_move_masks_along():
         torch.testing.assert_close(images[:, 0][known].round().long(), targets[known])
 
 
+def test_air_and_not_water_comes_into_scans_for_any_number_of_ranks():
+    scans = torch.randn(6, 1, 8, 8, 8) * 30 - 950  # Hounsfield units, where 0 is water
+    labels = torch.arange(6) % 2
+    data = Volumes(scans, labels, classes=("a", "b"), source="made", mean=(-950.0,), std=(30.0,))
+    options = {"augment": Augment(shift=2, shift_depth=2), "shuffle": True, "seed": 3}
+    (whole, _), *_ = Batches(data, 6, **options)
+    assert whole.min() == (scans.min() + 950) / 30
+    assert whole.max() <= (scans.max() + 950) / 30
+    parts = [next(iter(Batches(data, 6, rank=rank, world_size=3, **options)))[0] for rank in range(3)]
+    assert torch.equal(torch.cat(parts), whole)
+
+
 def test_mixtures_and_boxes_go_through_all_slices():
     data = digits().train
     augment = Augment(cutmix=1.0, erase=1.0, colour=0.2, zoom=0.6, noise=0.01)
