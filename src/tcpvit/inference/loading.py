@@ -205,7 +205,7 @@ def load_model(target: str | Path, weights: Weights = "best", *, model: nn.Modul
     if str(target) in list_pretrained():
         saved = pretrained_folder(str(target))
         recipe, preprocessing = load_recipe(saved / RECIPE), read_preprocessing(saved)
-        return LoadedModel(str(target), from_pretrained(saved), recipe, preprocessing, card_facts(str(target)))
+        return LoadedModel(str(target), _load(saved, None), recipe, preprocessing, card_facts(str(target)))
     if str(target) not in list_models():
         raise ValueError(
             f"{str(target)!r} is no run folder, no saved model and no preset"
@@ -215,13 +215,13 @@ def load_model(target: str | Path, weights: Weights = "best", *, model: nn.Modul
 
 
 def _load(saved: Path, model: nn.Module | None) -> nn.Module:
-    """The model of a folder; of one that was built in Python, the folder has the weights only."""
+    """The model of a folder in float32, as its images are; of one that was built in Python it has the weights only."""
     if (saved / CONFIG).is_file() or not (saved / WEIGHTS).is_file():
-        return cast(nn.Module, from_pretrained(saved, model=model))
+        return cast(nn.Module, from_pretrained(saved, model=model)).float()
     if model is None:
         raise ValueError(
             f"{saved} has the weights of a model that was built in Python, and not how; load it there with "
             "tcpvit.inference.load_model(FOLDER, model=MODEL), the model built as it was"
         )
     load_weights(model, saved / WEIGHTS)
-    return model.eval()
+    return model.float().eval()
