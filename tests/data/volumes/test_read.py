@@ -261,6 +261,31 @@ def test_masks_of_volumes_of_one_name_are_those_of_their_folder(tmp_path):
         load_dataset(f"volumes:{tmp_path}", image_size=8)
 
 
+@pytest.mark.parametrize("masks", [True, False])
+def test_a_fraction_of_train_is_held_out_and_test_is_left_for_the_end(masks, tmp_path):
+    level = 0
+    for part, number in (("train", 10), ("val", 2), ("test", 4)):
+        for kind in ("images", "masks") if masks else ("a", "b"):
+            (tmp_path / part / kind).mkdir(parents=True)
+            for i in range(number):  # every volume has a level of its own
+                voxels = np.full((8, 8, 8), level := level + 1, np.uint8)
+                np.save(tmp_path / part / kind / f"{i}.npy", voxels % 2 if kind == "masks" else voxels)
+
+    def levels(part):
+        return set(part.images.unique().tolist())
+
+    plain = load_dataset(f"volumes:{tmp_path}", image_size=8)
+    held = load_dataset(f"volumes:{tmp_path}", image_size=8, val_fraction=0.3)
+    some = 1 if masks else 2
+    assert [len(part) for part in plain.parts().values()] == [10 * some, 2 * some, 4 * some]
+    assert [len(part) for part in held.parts().values()] == [7 * some, 3 * some, 4 * some]
+    assert levels(held.train) | levels(held.val) == levels(plain.train)
+    assert not levels(held.train) & levels(held.val)
+    assert levels(held.test) == levels(plain.test)
+    assert held.notes == ("val/ is not used: val_fraction holds a part of train/ out",)
+    assert not plain.notes
+
+
 def test_masks_that_lie_elsewhere_are_refused_and_turned_ones_taken(tmp_path):
     voxels = np.arange(512.0).reshape(8, 8, 8)
     mask = (voxels > 99).astype(np.uint8)

@@ -44,6 +44,8 @@ def load_volumes(
 ) -> Splits:
     """Volumes of `folder`, held out by val/ or test/ where one exists, else a fifth (`val_fraction`) by seed.
 
+    With `val_fraction` that much of the training part is val in any case, and test/ is left for the end.
+
     With a folder for each class every volume is resized to `image_size` (`fit` "squash"), or its middle is kept at its
     own resolution ("crop"). With images/ and masks/ it is cut into windows of that size at its own resolution ("crop"),
     or resized together with its mask ("squash").
@@ -57,10 +59,11 @@ def load_volumes(
         def held_out(number: int) -> list[Tensor]:
             return draw(number, fraction_sizes(number, val_fraction or 0.2), seed=seed)
 
-        parts = _masked(folders, size, fit or "crop", held_out, steps)
+        draws = len(folders) == 1 or val_fraction is not None
+        parts = _masked(folders, size, fit or "crop", held_out if draws else None, steps)
     else:
         parts = _labelled(folders, size, fit or "squash", steps)
-    parts["train"] = replace(parts["train"], notes=note_others(folder, volumes_below))
+    parts["train"] = replace(parts["train"], notes=_notes(folder, folders, volumes_below, val_fraction))
     return _splits(f"{VOLUMES}{folder}", parts, seed, stratified, val_fraction)
 
 
@@ -100,8 +103,19 @@ def load_clips(
             mean=(0.5,) * images[0].shape[0],
             std=(0.5,) * images[0].shape[0],
         )
-    parts["train"] = replace(parts["train"], notes=note_others(folder, clips_below))
+    parts["train"] = replace(parts["train"], notes=_notes(folder, folders, clips_below, val_fraction))
     return _splits(f"{CLIPS}{folder}", parts, seed, stratified, val_fraction)
+
+
+def _notes(
+    folder: Path, folders: dict[str, Path], below: Callable[[Path], Iterator[Path]], val_fraction: float | None
+) -> tuple[str, ...]:
+    """What of the folder is not used: other files, and a validation part where another one is held out."""
+    notes = note_others(folder, below)
+    if val_fraction and "val" in folders:
+        val, train = (folders[part].name for part in ("val", "train"))
+        notes += (f"{val}/ is not used: val_fraction holds a part of {train}/ out",)
+    return notes
 
 
 def _labelled(folders: dict[str, Path], size: tuple[int, ...], fit: Fit, steps: Progress) -> dict[str, Volumes]:
@@ -116,13 +130,17 @@ def _labelled(folders: dict[str, Path], size: tuple[int, ...], fit: Fit, steps: 
 
 
 def _masked(
-    folders: dict[str, Path], size: tuple[int, ...], fit: Fit, held_out: Callable[[int], list[Tensor]], steps: Progress
+    folders: dict[str, Path],
+    size: tuple[int, ...],
+    fit: Fit,
+    held_out: Callable[[int], list[Tensor]] | None,
+    steps: Progress,
 ) -> dict[str, Volumes]:
-    """Windows of the volumes with those of their masks; whole volumes are held out."""
+    """Windows of the volumes with those of their masks; `held_out` draws whole volumes of train as val."""
     pairs = {part: _pairs(folder) for part, folder in folders.items()}
-    if len(pairs) == 1:
+    if held_out is not None:
         kept, held = held_out(len(pairs["train"]))
-        pairs = {part: [pairs["train"][i] for i in rows.tolist()] for part, rows in (("train", kept), ("val", held))}
+        pairs |= {part: [pairs["train"][i] for i in rows.tolist()] for part, rows in (("train", kept), ("val", held))}
     examples = {
         part: [
             example
