@@ -176,6 +176,18 @@ def test_tied_linear_layers_stay_tied():
     assert net[0].weight is net[1].weight
 
 
+@pytest.mark.parametrize("tube", [1, 3])
+def test_tied_linear_layers_with_a_rank_stay_tied(tube):
+    net = nn.Sequential(nn.Linear(12, 12), nn.Linear(12, 12))
+    net[1].weight = net[0].weight
+    report = tensorize_(net, tube=tube, rank=2)
+    assert "stays tied to 1" in report.rows[0].notes
+    assert all(getattr(net[0], name) is getattr(net[1], name) for name in ("weight_hat", "v", "u"))
+    assert report.parameters_after == (12 * 12 // 3 if tube == 3 else 0) + 2 * 24 + 24
+    to_dense_(net)
+    assert net[0].weight is net[1].weight
+
+
 def test_what_is_tied_to_something_else_is_left():
     net = nn.ModuleDict({"words": nn.Embedding(12, 12), "out": nn.Linear(12, 12, bias=False)})
     net["out"].weight = net["words"].weight

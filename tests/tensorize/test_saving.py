@@ -171,6 +171,20 @@ def test_layers_with_a_rank_keep_the_transform_that_each_was_given(tmp_path):
     assert torch.equal(back(x), model(x))
 
 
+@pytest.mark.parametrize("parted", [False, True])
+@pytest.mark.filterwarnings("ignore:how this ModuleList was built")
+def test_tied_layers_with_a_rank_are_loaded_as_they_were_saved(parted, tmp_path):
+    model = net()
+    tensorize_(model, tube=3, rank=2, include=["2", "3"], example=False)
+    if parted:  # as versions up to 0.3.0 did, without saying so
+        for name in ("weight_hat", "v", "u"):
+            setattr(model[3], name, nn.Parameter(torch.randn_like(getattr(model[3], name))))
+    tcpvit.save_pretrained(model, tmp_path)
+    back, x = tcpvit.from_pretrained(tmp_path, model=net()), torch.randn(2, 24)
+    assert (back[2].u is back[3].u) is not parted
+    assert all(torch.equal(back[i](x), model[i](x)) for i in (2, 3))
+
+
 def test_a_learned_transform_that_layers_share_is_shared_again(tmp_path):
     model = build("timm/vit_tiny_patch16_224", img_size=32, depth=1, num_classes=5).eval()
     tensorize_(model, transform=LearnedTransform(3), example=False)

@@ -245,7 +245,7 @@ class _Swap:
 
     config: TensorizeConfig
     made: dict[int, nn.Module] = field(default_factory=dict)
-    slices: dict[int, nn.Parameter] = field(default_factory=dict)  # of tied weights, by the id of the dense one
+    first: dict[int, TubalLinear] = field(default_factory=dict)  # of tied weights, by the id of the dense one
 
     def rows_of(self, site: Site) -> list[LayerRow]:
         """Make the drop-in of the site, if it is to have one, and say so."""
@@ -268,8 +268,9 @@ class _Swap:
         old = site.module
         forms = {label: self.config.form_of(site.full_name(label)) for label in shapes_of(site)}
         new, errors = tensorized(old, self.config.tube, self.config.transform, self.config.init, forms=forms)
-        if isinstance(new, TubalLinear) and isinstance(old.weight, nn.Parameter) and not new.rank:
-            new.weight_hat = self.slices.setdefault(id(old.weight), new.main_weight)
+        if isinstance(new, TubalLinear) and isinstance(old.weight, nn.Parameter):
+            first = self.first.setdefault(id(old.weight), new)
+            new.weight_hat, new.v, new.u = first.weight_hat, first.v, first.u
         adopt(old, new)
         self.made[id(old)] = new
         return new, errors

@@ -7,11 +7,13 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import save as save_bytes
 from torch import Tensor, nn
 
 from tcpvit.algebra.learned import LearnedTransform
 from tcpvit.files import write_atomically
+from tcpvit.layers.linear import TubalLinear
 from tcpvit.models.pretrained import CONFIG, FORMATS, WEIGHTS, Fetch, Format, fit_weights, is_converted, read_weights
 from tcpvit.tensorize.config import read_config
 from tcpvit.tensorize.convert import convert
@@ -63,6 +65,7 @@ def load(options: dict[str, Any], fetch: Fetch, model: nn.Module | None = None) 
     for name, first in options.get("tied", {}).items():
         model.set_submodule(name, model.get_submodule(first))
     found = read_weights(weights)
+    _part(model, found)
     fit_weights(model, {**_shared_with(model, found), **found}, weights)
     model.eval()
     return model
@@ -95,6 +98,18 @@ def _tied(model: nn.Module) -> dict[str, str]:
         name: first.setdefault(id(module), name) for name, module in named if isinstance(module, LearnedTransform)
     }
     return {name: its_first for name, its_first in learned.items() if its_first != name}
+
+
+def _part(model: nn.Module, weights: dict[str, Tensor]) -> None:
+    """Up to version 0.3.0 tied layers with a rank were parted; where the file has numbers for each, they stay so."""
+    first: dict[int, Tensor] = {}
+    for name, module in model.named_modules():
+        for key, parameter in module._parameters.items() if isinstance(module, TubalLinear) else ():
+            given = weights.get(f"{name}.{key}")
+            if parameter is not None and given is not None:
+                known = first.setdefault(id(parameter), given)
+                if known.dtype != given.dtype or not torch.equal(known, given):
+                    setattr(module, key, nn.Parameter(parameter.detach().clone(), parameter.requires_grad))
 
 
 def _shared_with(model: nn.Module, weights: dict[str, Tensor]) -> dict[str, Tensor]:
