@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import types
 
 import pytest
 import torch
@@ -211,6 +212,16 @@ def test_skipping_units_changes_nothing():
     assert torch.allclose(
         streams.see(1, last, converted=False)["blocks.2.mlp.fc1"][0].x, whole["blocks.2.mlp.fc1"][0].x
     )
+
+
+def test_a_forward_that_the_user_put_on_a_block_stays():
+    model, batches = vit(), images(4)
+    block = model.blocks[0]
+    block.forward = types.MethodType(lambda self, x: 3 * type(self).forward(self, x), block)
+    own, before = block.forward, model(batches[0])
+    tensorize_(model, keep=0.9, calibrate=batches, example=False)
+    assert block.forward is own
+    assert (model(batches[0]) - before).square().mean() < 0.1 * before.square().mean()
 
 
 class Skipping(nn.Module):

@@ -235,14 +235,17 @@ class Streams:
     def _skipping(self, index: int, converted: bool) -> Iterator[None]:
         """Units that are done give back what they gave; of all but the last it is not looked at."""
         skipped = [self.model.get_submodule(unit) for unit in self.done] if self.can_skip else []
+        before = [vars(module).get("forward") for module in skipped]  # of the user, or of accelerate
         for unit, module in zip(self.done, skipped, strict=False):
             answer = self.outputs.get((index, converted)) if unit == self.done[-1] else self.shapes[unit, index]
             vars(module)["forward"] = lambda *_, answer=answer, **__: tree_map_only(Tensor, self._with_numbers, answer)
         try:
             yield
         finally:
-            for module in skipped:
+            for module, forward in zip(skipped, before, strict=True):
                 vars(module).pop("forward", None)
+                if forward is not None:
+                    vars(module)["forward"] = forward
 
     def _with_numbers(self, x: Tensor) -> Tensor:
         return torch.zeros_like(x, device=next(self.model.parameters()).device) if x.is_meta else x
