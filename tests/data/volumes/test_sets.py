@@ -6,9 +6,11 @@ import torch
 
 from tcpvit.data import Augment, Batches, load_dataset
 from tcpvit.data.augment import normalise, shift_and_flip, shift_and_flip_depth
+from tcpvit.data.image_set import same_images
 from tcpvit.data.volumes import Volumes
 from tcpvit.data.volumes.medmnist3d import SETS
 from tcpvit.data.volumes.sets import RankedVolumes
+from tcpvit.training.folder import RunFolder
 
 
 def digits(**options):
@@ -79,6 +81,26 @@ def test_the_six_sets_are_found_by_name(name, tmp_path):
         splits.train.images.float().unflatten(2, (14, 2)).unflatten(4, (14, 2)).unflatten(6, (14, 2)).mean((3, 5, 7))
     )
     assert (half.float() - expected).abs().max() <= 0.5
+
+
+def test_another_size_of_a_medmnist_set_is_not_the_same_volumes(tmp_path):
+    write_medmnist(tmp_path)
+    before = load_dataset("nodulemnist3d", tmp_path, image_size=8).indices()
+    write_medmnist(tmp_path, side=64)  # fetched later
+    after = load_dataset("nodulemnist3d", tmp_path, image_size=8).indices()
+    again = load_dataset("nodulemnist3d", tmp_path, image_size=8, size=28).indices()
+    assert [found["train"]["names"] for found in (before, after)] == ["nodulemnist3d.npz", "nodulemnist3d_64.npz"]
+    assert not same_images(before, after)
+    assert same_images(before, again)
+    unnamed = {part: {"source": about["source"], "indices": about["indices"]} for part, about in before.items()}
+    assert same_images(unnamed, before)  # as earlier versions saved them, which did not say the size
+    assert same_images(unnamed, after)
+    (tmp_path / "run").mkdir()
+    run = RunFolder(tmp_path / "run")
+    run.check_data(unnamed)
+    run.check_data(after)
+    with pytest.raises(ValueError, match="the images are not those that"):
+        run.check_data(before)
 
 
 def test_a_medmnist_file_is_checked_before_it_is_read(tmp_path):

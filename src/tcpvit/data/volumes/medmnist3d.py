@@ -113,6 +113,7 @@ def _read(path: Path, part: str, name: str, side: int) -> RankedVolumes:
         torch.from_numpy(labels[:, 0].astype(np.int64)),
         classes=SETS[name][0],
         source=f"{name}/{part}",
+        names=path.name,  # says which size; a run that was saved without names takes either
         mean=(0.5,),
         std=(0.5,),
     )
