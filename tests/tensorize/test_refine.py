@@ -68,3 +68,17 @@ def test_comparison(monkeypatch):
     assert found.agreement == pytest.approx(agreed / 128)
     assert found.top1 == pytest.approx((1.0, agreed / 128))
     assert "held out from calibration" in found.table().notes[0]
+
+
+def test_comparison_is_that_of_models_that_predict_and_leaves_them_in_their_modes(monkeypatch):
+    monkeypatch.setattr("tcpvit.tensorize.quality.SECONDS", 0.01)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, 32), nn.BatchNorm1d(32), nn.Dropout(0.5), nn.Linear(32, 10)).train()
+    model[1].eval()  # frozen statistics in a model that is trained
+    model[1].running_mean.normal_()
+    other = copy.deepcopy(model).train()
+    state = copy.deepcopy(other.state_dict())
+    assert compare(model, other, [torch.randn(64, 16) + 3 for _ in range(3)]).agreement == 1
+    assert all(torch.equal(tensor, state[name]) for m in (model, other) for name, tensor in m.state_dict().items())
+    assert [m.training for m in model] == [True, False, True, True]
+    assert other[1].training

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from tcpvit.analysis.parameters import count_parameters
 from tcpvit.tables import Ratio, Table, Written, percent
+from tcpvit.tensorize.flops import in_eval_mode
 from tcpvit.tensorize.streams import Batch, caller_of, main_output, real_tokens
 from tcpvit.timing import interleaved
 
@@ -48,7 +49,14 @@ class Comparison:
 def compare(
     original: nn.Module, converted: nn.Module, batches: Sequence[Batch], labels: Sequence[Tensor] | None = None
 ) -> Comparison:
-    """Measure both models on batches that the conversion has not seen; with labels, top-1 too."""
+    """Measure both models, as they predict, on batches that the conversion has not seen; with labels, top-1 too."""
+    with in_eval_mode(original), in_eval_mode(converted):
+        return _compare(original, converted, batches, labels)
+
+
+def _compare(
+    original: nn.Module, converted: nn.Module, batches: Sequence[Batch], labels: Sequence[Tensor] | None
+) -> Comparison:
     calls = [caller_of(model, batches[0]) for model in (original, converted)]
     agreed = rows = samples = 0.0
     hits, kind = [0, 0], "cosine similarity"
