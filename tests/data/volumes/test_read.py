@@ -100,7 +100,7 @@ def test_numpy_and_tiff_stacks(tmp_path):
     assert len(find_volumes([tmp_path])) == 9
 
 
-def write_series(folder, *, flip=False, uid="1.2.3", skip=None):
+def write_series(folder, *, flip=False, uid="1.2.3", skip=None, **elements):
     """RAS as DICOM slices along z, in a random order of names."""
     pydicom = pytest.importorskip("pydicom")
     from pydicom.dataset import Dataset, FileMetaDataset
@@ -127,6 +127,8 @@ def write_series(folder, *, flip=False, uid="1.2.3", skip=None):
         data.PhotometricInterpretation = "MONOCHROME2"
         data.RescaleSlope, data.RescaleIntercept = 1, -1024
         data.PixelData = plane.astype(np.uint16).tobytes()
+        for element, value in elements.items():
+            setattr(data, element, value)
         data.save_as(folder / f"slice{name}.dcm", enforce_file_format=True)
 
 
@@ -159,6 +161,33 @@ def test_series_that_are_not_whole_are_refused(tmp_path):
         read_volume(tmp_path / "two")
     with pytest.raises(ValueError, match="one slice of a DICOM series; give the folder"):
         read_volume(tmp_path / "gap" / "slice0.dcm")
+
+
+@pytest.mark.filterwarnings("ignore:A value of 'None' for:UserWarning")  # by pydicom, of NumberOfFrames
+def test_elements_of_dicom_that_are_empty_count_as_absent(tmp_path):
+    unscaled = RAS.transpose(2, 1, 0) + 1024
+    write_series(tmp_path / "unscaled", RescaleSlope=None, RescaleIntercept=None, NumberOfFrames=None)
+    np.testing.assert_array_equal(read_volume(tmp_path / "unscaled").voxels[0], unscaled)
+    write_series(tmp_path / "one", SliceThickness=None)
+    for path in sorted((tmp_path / "one").iterdir())[1:]:
+        path.unlink()
+    assert turned_spacing(read_volume(tmp_path / "one").affine) == (1.0, 3.0, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("element", "value"),
+    [
+        ("ImageOrientationPatient", None),
+        ("ImagePositionPatient", ["1", "", "2"]),
+        ("PixelSpacing", None),
+        ("Rows", None),
+        ("SeriesInstanceUID", ""),
+    ],
+)
+def test_a_dicom_slice_whose_place_is_empty_is_refused(element, value, tmp_path):
+    write_series(tmp_path / "scan", **{element: value})
+    with pytest.raises(ValueError, match=rf"\.dcm does not say {element}, so its place in a volume is not known"):
+        read_volume(tmp_path / "scan")
 
 
 def make_video(path, frames=12):

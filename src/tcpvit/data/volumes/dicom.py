@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,15 @@ from tcpvit.data.volumes.volume import Volume, as_pixels, check_announced
 from tcpvit.errors import import_extra
 
 MOST_SLICES = 10_000
+NEEDED = (
+    "SeriesInstanceUID",
+    "Rows",
+    "Columns",
+    "BitsAllocated",
+    "PixelSpacing",
+    "ImagePositionPatient",
+    "ImageOrientationPatient",
+)
 
 
 def pydicom() -> Any:
@@ -80,15 +90,22 @@ def _headers(folder: Path) -> list[tuple[Path, Any]]:
 def _header(path: Path) -> Any:
     try:
         header = pydicom().dcmread(path, stop_before_pixels=True)
-        needed = ("SeriesInstanceUID", "Rows", "Columns", "BitsAllocated", "PixelSpacing")
-        lacking = [name for name in (*needed, "ImagePositionPatient", "ImageOrientationPatient") if name not in header]
+        lacking = [name for name in NEEDED if _value(header, name) is None]
+        frames, samples = (int(_value(header, name, 1)) for name in ("NumberOfFrames", "SamplesPerPixel"))
     except Exception as error:
         raise ValueError(f"{path} is a damaged DICOM file ({str(error).partition(chr(10))[0]})") from None
     if lacking:
         raise ValueError(f"{path} does not say {', '.join(lacking)}, so its place in a volume is not known")
-    if int(header.get("NumberOfFrames", 1)) > 1 or int(header.get("SamplesPerPixel", 1)) != 1:
+    if frames > 1 or samples != 1:
         raise ValueError(f"{path} holds several frames or colours; series of single grey slices are read")
     return header
+
+
+def _value(header: Any, name: str, default: float | None = None) -> Any:
+    """What an element says; one that is there and empty, wholly or in one of its values, says nothing."""
+    value = header.get(name)
+    values = [value] if isinstance(value, str) or not isinstance(value, Sequence) else value
+    return default if not len(values) or any(each is None or each == "" for each in values) else value
 
 
 def _plane(path: Path, size: tuple[int, int]) -> NDArray[Any]:
@@ -100,7 +117,7 @@ def _plane(path: Path, size: tuple[int, int]) -> NDArray[Any]:
         raise ValueError(f"{path} cannot be decoded ({str(error).partition(chr(10))[0]})") from None
     if pixels.shape != size:
         raise ValueError(f"{path} has {pixels.shape} pixels, its header announced {size}")
-    slope, intercept = float(data.get("RescaleSlope", 1)), float(data.get("RescaleIntercept", 0))
+    slope, intercept = float(_value(data, "RescaleSlope", 1)), float(_value(data, "RescaleIntercept", 0))
     return pixels if (slope, intercept) == (1.0, 0.0) else (pixels * slope + intercept).astype(np.float32)
 
 
@@ -118,7 +135,7 @@ def _affine(headers: list[Any]) -> NDArray[np.float64]:
     step = (
         (end - start) / (len(headers) - 1)
         if len(headers) > 1
-        else _normal(first) * float(first.get("SliceThickness", 1))
+        else _normal(first) * float(_value(first, "SliceThickness", 1))
     )
     affine = np.eye(4)
     affine[:3, :3] = np.stack([right * between_columns, down * between_rows, step], 1)
