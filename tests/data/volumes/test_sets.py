@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from published import write_classes
 
 from tcpvit.data import Augment, Batches, load_dataset
 from tcpvit.data.augment import normalise, shift_and_flip, shift_and_flip_depth
@@ -101,6 +102,27 @@ def test_another_size_of_a_medmnist_set_is_not_the_same_volumes(tmp_path):
     run.check_data(after)
     with pytest.raises(ValueError, match="the images are not those that"):
         run.check_data(before)
+
+
+@pytest.mark.parametrize(("kind", "folders"), [("volumes", "ab"), ("volumes", ("images", "masks")), ("clips", "ab")])
+def test_a_volume_or_clip_that_is_renamed_makes_another_set(kind, folders, tmp_path):
+    for name in folders:
+        for i in range(5):
+            if kind == "volumes":
+                (tmp_path / name).mkdir(exist_ok=True)
+                np.save(tmp_path / name / f"{i}.npy", np.full((8, 8, 8), i % 2, np.uint8))
+            else:
+                write_classes(tmp_path / name, {f"{i}.npy": 8})  # frames
+
+    def indices():
+        return load_dataset(f"{kind}:{tmp_path}", image_size=8).indices()
+
+    before = indices()
+    for name in folders:
+        (tmp_path / name / "0.npy").rename(tmp_path / name / "00.npy")
+    after = indices()
+    assert not same_images(before, after)
+    assert [part["indices"] for part in before.values()] == [part["indices"] for part in after.values()]
 
 
 def test_a_medmnist_file_is_checked_before_it_is_read(tmp_path):

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from tcpvit.data.image_set import IGNORE, ImageSet, Splits, measure_statistics, resize_images
+from tcpvit.data.image_set import IGNORE, ImageSet, Splits, digest_of_names, measure_statistics, resize_images
 from tcpvit.data.images import Fit, raise_all
 from tcpvit.data.listing import part_folders, subfolders
 from tcpvit.data.subsets import draw, draw_parts, fraction_sizes
@@ -100,6 +100,7 @@ def load_clips(
             labels,
             classes=classes,
             source=f"{folder.name}/{part}",
+            names=digest_of_names(files, place),
             mean=(0.5,) * images[0].shape[0],
             std=(0.5,) * images[0].shape[0],
         )
@@ -120,13 +121,14 @@ def _notes(
 
 def _labelled(folders: dict[str, Path], size: tuple[int, ...], fit: Fit, steps: Progress) -> dict[str, Volumes]:
     classes = _classes(folders["train"])
-    images, labels = {}, {}
+    images, labels, names = {}, {}, {}
     for part, folder in folders.items():
         files, labels[part] = _list(folder, classes, volumes_below, READ)
+        names[part] = digest_of_names(files, folder)
         images[part] = _read_all(
             files, lambda path: fitted(read_volume(path).voxels, size, fit), steps, f"reading {part}"
         )
-    return _as_sets(images, labels, classes, folders["train"].name)
+    return _as_sets(images, labels, names, classes, folders["train"].name)
 
 
 def _masked(
@@ -138,7 +140,9 @@ def _masked(
 ) -> dict[str, Volumes]:
     """Windows of the volumes with those of their masks; `held_out` draws whole volumes of train as val."""
     pairs = {part: _pairs(folder) for part, folder in folders.items()}
+    names = {part: digest_of_names((image for image, _ in pairs[part]), folder) for part, folder in folders.items()}
     if held_out is not None:
+        names["val"] = names["train"]
         kept, held = held_out(len(pairs["train"]))
         pairs |= {part: [pairs["train"][i] for i in rows.tolist()] for part, rows in (("train", kept), ("val", held))}
     examples = {
@@ -158,7 +162,7 @@ def _masked(
     classes = tuple("background" if k == 0 else f"class {k}" for k in range(max(values) + 1))
     images = {part: [voxels for voxels, _ in found] for part, found in examples.items()}
     targets = {part: torch.from_numpy(np.stack([ids for _, ids in found])) for part, found in examples.items()}
-    return _as_sets(images, targets, classes, folders["train"].name)
+    return _as_sets(images, targets, names, classes, folders["train"].name)
 
 
 def _pairs(folder: Path) -> list[tuple[Path, Path]]:
@@ -270,7 +274,11 @@ def padded(voxels: NDArray[Any], size: Sequence[int], value: Any) -> NDArray[Any
 
 
 def _as_sets(
-    images: dict[str, list[NDArray[Any]]], targets: dict[str, Tensor], classes: tuple[str, ...], source: str
+    images: dict[str, list[NDArray[Any]]],
+    targets: dict[str, Tensor],
+    names: dict[str, str],
+    classes: tuple[str, ...],
+    source: str,
 ) -> dict[str, Volumes]:
     """Parts of one kind: where their files differ in type, all of them are float32, on one scale."""
     kinds = {(image.shape[0], str(image.dtype)) for part in images.values() for image in part}
@@ -283,7 +291,9 @@ def _as_sets(
     check_memory(needed, f"the volumes of {source}", "choose a smaller image_size")
     blank: dict[str, Any] = {"classes": classes, "mean": (0.0,) * numbers[0], "std": (1.0,) * numbers[0]}
     return {
-        part: Volumes(torch.from_numpy(np.stack(some)), targets[part], source=f"{source}/{part}", **blank)
+        part: Volumes(
+            torch.from_numpy(np.stack(some)), targets[part], source=f"{source}/{part}", names=names[part], **blank
+        )
         for part, some in images.items()
     }
 
