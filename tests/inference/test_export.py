@@ -286,6 +286,17 @@ def test_damaged_files_are_named(place, tmp_path, kind):
         load_model(f"missing{FILES[kind]}")
 
 
+def test_a_record_of_other_classes_than_the_file_is_refused(place, tmp_path):
+    proto = onnx.load("model.onnx")
+    (item,) = (each for each in proto.metadata_props if each.key == "tcpvit")
+    about = json.loads(item.value)
+    about["preprocessing"]["classes"].append("another")
+    item.value = json.dumps(about)
+    onnx.save(proto, tmp_path / "other.onnx")
+    with pytest.raises(ValueError, match="gives 3 numbers for an image, but its record names 4 classes"):
+        load_model(tmp_path / "other.onnx")
+
+
 def test_files_that_lead_to_others_or_hold_code_are_refused(place, tmp_path):
     refuse_code(place / "model.pt2")
     proto, others = onnx.load("model.onnx"), {"save_as_external_data": True, "location": "w.bin", "size_threshold": 0}

@@ -156,7 +156,9 @@ def explain_files(
         first = batch.images[0] if images.ndim == 4 else batch.images[0, :, images.shape[2] // 2]  # a volume's middle
         pixels = as_colour(first.permute(1, 2, 0).numpy())
         truth = None if truths is None else batch.targets[0].long()
-        yield ExplainedFile(str(file), pixels, explain(loaded.model, images), truth)
+        explained = explain(loaded.model, images)
+        loaded.check_classes(len(explained.logits))
+        yield ExplainedFile(str(file), pixels, explained, truth)
 
 
 def explain(model: nn.Module, images: Tensor) -> Explanation:

@@ -111,7 +111,10 @@ def load_exported(path: Path, threads: int | None = None) -> LoadedModel:
         raise ValueError(f"{path} is no whole {kind} file ({said}); export the model again") from error
     about = read_about(path, text)
     preprocessing: Any = about["preprocessing"]
-    return LoadedModel(about["name"], ExportedModel(path, run, about).eval(), None, preprocessing)
+    loaded = LoadedModel(about["name"], ExportedModel(path, run, about).eval(), None, preprocessing)
+    if preprocessing is not None:
+        loaded.check_classes(len(about["classes"]))
+    return loaded
 
 
 @contextmanager

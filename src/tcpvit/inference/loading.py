@@ -166,6 +166,14 @@ class LoadedModel:
         """That of a model of this library; None for others, whose configs are of another kind."""
         return self.model.config if isinstance(self.model, Pretrained) else None
 
+    def check_classes(self, outputs: int) -> None:
+        """Raise unless the model gives a number for each of its classes."""
+        if outputs != len(self.classes):
+            raise ValueError(
+                f"{self.name} gives {outputs} numbers for an image, but its record names {len(self.classes)} classes; "
+                "name as many in its preprocessing.json, or export the model again"
+            )
+
     @torch.no_grad()
     def try_on(self, data: Images, hint: str = "") -> Tensor:
         """The logits of one blank image of the set's shape; a model that refuses it is an error that says so."""
@@ -189,11 +197,18 @@ def load_model(target: str | Path, weights: Weights = "best", *, model: nn.Modul
     A preset comes with the weights of the zoo if it has any there, else with random ones and without recipe and
     preprocessing. `model` is for a run of a model that was built in Python: one built as it was, with any weights.
     """
-    folder = Path(target)
     from tcpvit.inference.exported import is_exported, load_exported
 
-    if is_exported(folder):
-        return load_exported(folder)
+    if is_exported(Path(target)):
+        return load_exported(Path(target))
+    loaded = _find(target, weights, model)
+    if outputs := getattr(loaded.config, "num_classes", 0):  # a model without a head has 0
+        loaded.check_classes(outputs)
+    return loaded
+
+
+def _find(target: str | Path, weights: Weights, model: nn.Module | None) -> LoadedModel:
+    folder = Path(target)
     run = RunFolder(folder)
     if run.exists:
         if not (folder / weights).is_dir():

@@ -145,7 +145,9 @@ def segment_image(loaded: LoadedModel, pixels: np.ndarray, fit: Fit, device: tor
     height, width = pixels.shape[:2]
     size = model_size((width, height), loaded.image_shape[1:], fit)
     seen = torch.tensor(resize_pixels(pixels, size).transpose(2, 0, 1)[None])
-    return likeliest(loaded.model(loaded.normalise(seen.to(device)))[0].float(), (height, width))
+    logits = loaded.model(loaded.normalise(seen.to(device)))[0]
+    loaded.check_classes(len(logits))
+    return likeliest(logits.float(), (height, width))
 
 
 def model_size(image: tuple[int, int], trained: tuple[int, ...], fit: Fit) -> tuple[int, int]:

@@ -84,6 +84,7 @@ def predict_files(
         if not len(batch.images):
             continue
         logits = unwrapped(model(normalise(batch.images.to(at), data.mean, data.std, data.scale)))
+        loaded.check_classes(logits.shape[1])
         likeliest = logits.float().softmax(1).topk(top)
         names = rows if batch.kept is None else rows[batch.kept]
         for row, chances, labels in zip(names, likeliest.values.tolist(), likeliest.indices.tolist(), strict=True):

@@ -84,7 +84,9 @@ def classify_scene(
     begin = time.monotonic()
     batches = scene_windows(fitted, window, batch_size, prepare)
     for pixels, windows in (progress or Progress()).track(batches, "classifying", _number(scene, batch_size)):
-        sure, likeliest = unwrapped(classify(windows)).float().softmax(1).max(1)
+        logits = unwrapped(classify(windows))
+        loaded.check_classes(logits.shape[1])
+        sure, likeliest = logits.float().softmax(1).max(1)
         found = torch.where(sure.isfinite(), likeliest + 1, 0)
         rows, columns = pixels.T
         classes[rows, columns] = found.cpu().numpy()

@@ -69,7 +69,9 @@ def segment_volume(
 
     def logits_of(part: NDArray[Any]) -> Tensor:
         images = torch.from_numpy(np.ascontiguousarray(part))[None].to(device)
-        return loaded.model(loaded.normalise(images))[0].float().cpu()
+        logits: Tensor = loaded.model(loaded.normalise(images))[0]
+        loaded.check_classes(len(logits))
+        return logits.float().cpu()
 
     if fit == "squash":
         logits = logits_of(fitted(voxels, tuple(window), "squash"))

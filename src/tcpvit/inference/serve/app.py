@@ -148,6 +148,7 @@ class Service:
             seen=lambda images: self.metrics.batch(images),
         )
         self.metrics = Metrics(self.batcher.__len__)
+        loaded.check_classes(self._logits([torch.zeros(loaded.image_shape, dtype=loaded.dtype)]).shape[1])
 
     async def predict(self, sent: list[Sent]) -> list[dict[str, Any]]:
         """The likeliest labels of each image."""
@@ -179,10 +180,13 @@ class Service:
         return torch.from_numpy(np.ascontiguousarray(resized.transpose(2, 0, 1)))
 
     @torch.inference_mode()
+    def _logits(self, images: Sequence[Tensor]) -> Tensor:
+        """(3, H, W) uint8 each -> (B, classes)."""
+        return unwrapped(self.model(self.loaded.normalise(torch.stack(list(images)))))
+
     def _forward(self, images: Sequence[Tensor]) -> list[tuple[list[int], list[float]]]:
         """(3, H, W) uint8 each -> the likeliest classes of each, and their probabilities."""
-        logits = unwrapped(self.model(self.loaded.normalise(torch.stack(list(images)))))
-        best = logits.float().softmax(1).topk(self.top)
+        best = self._logits(images).float().softmax(1).topk(self.top)
         return list(zip(best.indices.tolist(), best.values.tolist(), strict=True))
 
     def _labelled(self, name: str, best: list[int], chances: list[float]) -> dict[str, Any]:
