@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 
 import pytest
@@ -46,6 +47,49 @@ def test_refinement_brings_the_model_nearer():
     assert model.training
     assert not model._forward_hooks
     assert not any(block._forward_hooks for block in [*model.blocks, *original.blocks])
+
+
+class Stopped(Exception):
+    """The user has seen enough."""
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_what_does_not_learn_is_left_as_it_was(stops):
+    def clock():
+        time = next(times)
+        if stops and time > 5:
+            raise Stopped
+        return time
+
+    torch.manual_seed(0)
+    original = nn.Sequential(nn.LayerNorm(48), nn.Linear(48, 96), nn.BatchNorm1d(96), nn.Linear(96, 48)).train()
+    model, times = copy.deepcopy(original), iter(map(float, range(999)))
+    tensorize_(model, tube=3, include=["1"], example=False)
+    original[2].eval()
+    model[0].weight.grad = before = torch.ones(48)
+    statistics = copy.deepcopy(original[2].state_dict())
+    with pytest.raises(Stopped) if stops else contextlib.nullcontext():
+        refine(original, model, [torch.randn(16, 48) for _ in range(4)], minutes=1, clock=clock)
+    assert model[0].weight.grad is before
+    assert torch.equal(before, torch.ones(48))
+    assert [name for name, p in model.named_parameters() if p.grad is not None] == ["0.weight"]
+    assert all(p.requires_grad for p in model.parameters())
+    assert [m.training for m in original] == [True, True, False, True]
+    assert all(m.training for m in model)
+    for m in (original, model):
+        assert all(torch.equal(tensor, statistics[name]) for name, tensor in m[2].state_dict().items())
+        assert not any(part._forward_hooks for part in m.modules())
+
+
+def test_tied_layers_learn_together():
+    torch.manual_seed(0)
+    original = nn.Sequential(nn.Linear(24, 24), nn.ReLU(), nn.Linear(24, 24))
+    original[2].weight = original[0].weight
+    model = copy.deepcopy(original)
+    tensorize_(model, tube=3, rank=2, example=False)
+    curve = refine(original, model, [torch.randn(64, 24)], minutes=1, lr=0.1, clock=ticking(100))
+    assert curve[-1].loss < curve[0].loss
+    assert model[0].u is model[2].u
 
 
 def test_nothing_to_refine():

@@ -6,9 +6,9 @@ the original, relative to its size, and of the model's output; only the converte
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tcpvit.progress import Progress
+from tcpvit.tensorize.flops import in_eval_mode
 from tcpvit.tensorize.record import drop_ins_of
 from tcpvit.tensorize.streams import Batch, caller_of, main_output, real_tokens, unit_names
 
@@ -56,18 +57,20 @@ def refine(
     layers = drop_ins_of(model)
     if not batches or not layers:
         raise ValueError("there is nothing to refine: give batches of inputs, and a model that tensorize_ converted")
-    learning = [p for layer in layers.values() for p in layer.parameters() if p.requires_grad]
+    parameters = (p for layer in layers.values() for p in layer.parameters() if p.requires_grad)
+    learning = list(dict.fromkeys(parameters))  # tied ones once
     sizes = [max(p.detach().square().mean().sqrt().item(), SMALLEST) for p in learning]
     optimizer = torch.optim.Adam([{"params": [p]} for p in learning], lr=lr, betas=(0.9, 0.99))
     judged, curve = held_out or batches[:1], []
-    loss_of = _Loss(original, model, batches[0])
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    original.eval()
     generator = torch.Generator().manual_seed(0)
-    start, step, end = clock(), 0, 60 * minutes
     progress = progress or Progress()
-    try:
+    with (
+        in_eval_mode(original),
+        in_eval_mode(model),
+        contextlib.closing(_Loss(original, model, batches[0])) as loss_of,
+        _gradients_of(learning),
+    ):
+        start, step, end = clock(), 0, 60 * minutes
         for tenth in progress.track(range(11), "refining"):
             while (spent := clock() - start) < end * tenth / 10:
                 rate = lr * min(1.0, (step + 1) / 20) * max(1 - spent / end, 0.02)
@@ -75,20 +78,24 @@ def refine(
                     group["lr"] = rate * size
                 batch = batches[int(torch.randint(len(batches), (1,), generator=generator))]
                 optimizer.zero_grad(set_to_none=True)
-                loss_of(batch).backward()
+                loss_of(batch).backward(inputs=learning)  # the others keep the gradients that they have
                 torch.nn.utils.clip_grad_norm_(learning, 1.0)
                 optimizer.step()
                 step += 1
             with torch.no_grad():
                 loss = sum(loss_of(batch).item() for batch in judged) / len(judged)
             curve.append(Step(step, clock() - start, loss))
+    return curve
+
+
+@contextlib.contextmanager
+def _gradients_of(learning: Iterable[nn.Parameter]) -> Iterator[None]:
+    """Gradients that are of no use afterwards."""
+    try:
+        yield
     finally:
-        loss_of.close()
-        for module, training in modes:
-            module.training = training
         for parameter in learning:
             parameter.grad = None
-    return curve
 
 
 class _Loss:
@@ -97,7 +104,7 @@ class _Loss:
     def __init__(self, original: nn.Module, model: nn.Module, batch: Batch):
         self.calls = [caller_of(module, batch) for module in (original, model)]
         self.seen: list[dict[str, Any]] = [{}, {}]
-        self.hooks = ExitStack()
+        self.hooks = contextlib.ExitStack()
         for seen, module in zip(self.seen, (original, model), strict=True):
             for unit in unit_names(list(drop_ins_of(model))):
                 handle = module.get_submodule(unit).register_forward_hook(_note(seen, unit))
