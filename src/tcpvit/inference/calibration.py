@@ -15,7 +15,7 @@ from tcpvit.data import Images
 from tcpvit.data.walk import find_images
 from tcpvit.inference.inputs import as_image_files
 from tcpvit.inference.loading import LoadedModel
-from tcpvit.tensorize.texts import read_texts, text_batches, tokenizer_of
+from tcpvit.tensorize.texts import evenly, read_texts, text_batches, tokenizer_of
 from tcpvit.training.build import build_batches, load_splits
 from tcpvit.training.recipe import Recipe
 
@@ -71,7 +71,7 @@ def _parts_of_folder(trained: LoadedModel, folder: Path, most: int) -> tuple[Ima
     files = find_images([folder])
     if len(files) < 2:
         raise ValueError(f"{folder} has {len(files)} image; give a few hundred")
-    files = files[:: max(1, len(files) // most)][:most]
+    files = evenly(files, most)
     data = as_image_files(trained, files)
     parents = [file.parent.name for file in files]
     if set(parents) <= set(data.classes):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
@@ -13,6 +13,7 @@ from tcpvit.tensorize.origin_rules import import_library
 LONGEST = 128  # tokens of a text
 LARGEST = 2**28  # bytes of a file of texts
 Batch = dict[str, Tensor]
+T = TypeVar("T")
 Tokenize = Callable[[list[str]], Batch]
 
 
@@ -26,8 +27,17 @@ def read_texts(path: Path, most: int) -> list[str]:
         raise ValueError(f"{path} is no text in UTF-8; give one text a line") from error
     if len(lines) < 2:
         raise ValueError(f"{path} has {len(lines)} lines with text; give a few hundred, one text a line")
-    every = max(1, len(lines) // most)
-    return lines[::every][:most]
+    return evenly(lines, most)
+
+
+def evenly(items: Sequence[T], most: int) -> list[T]:
+    """So many of the items, or all if there are fewer, at equal distances from the first to the last part.
+
+    >>> evenly(range(9), 3), evenly(range(9), 6)
+    ([0, 3, 6], [0, 1, 3, 4, 6, 7])
+    """
+    n = min(len(items), most)
+    return [items[i * len(items) // n] for i in range(n)]
 
 
 def as_batches(model: nn.Module, inputs: Iterable[Any]) -> list[Any]:
