@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,13 +14,19 @@ import torch
 from PIL import Image
 
 import tcpvit
+from tcpvit.data import load_dataset
+from tcpvit.data.scenes import Scene
 from tcpvit.inference import LoadedModel, load_model, predict_files
+from tcpvit.inference.evaluate import recipe_for
 from tcpvit.inference.explain import explain_files
+from tcpvit.inference.export import describe
+from tcpvit.inference.inputs import as_volume_files
 from tcpvit.inference.masks import segment_image
 from tcpvit.inference.serve import create_app
 from tcpvit.inference.volumes import segment_volume
 from tcpvit.models.zoo import pretrained_folder
-from tcpvit.training.preprocessing import read_preprocessing
+from tcpvit.training import Recipe
+from tcpvit.training.preprocessing import describe_preprocessing, read_preprocessing
 
 NAME = "tcp_vit_cifar_plus"
 
@@ -100,3 +108,56 @@ def test_masks_of_other_classes_than_the_record_names_are_refused(shape):
             if len(shape) == 3
             else segment_volume(loaded, np.zeros((1, 5, 9, 9), np.uint8), cpu)
         )
+
+
+def test_the_stride_of_clips_goes_with_the_record(tmp_path):
+    about = {"task": "classification", "classes": ["a", "b"], "image_shape": [1, 4, 8, 8], "mean": [0.5], "std": [0.5]}
+    about |= {"unit": "clips", "dtype": "uint8"}
+    recipe = Recipe().override(["data.name=clips:x", "data.options.stride=2"])
+    np.save(tmp_path / "clip.npy", np.arange(64, dtype=np.uint8)[:, None, None] * np.ones((1, 8, 8), np.uint8))
+    of_run = LoadedModel("run", torch.nn.Identity(), recipe, about)  # of an earlier version
+    of_file = replace(of_run, recipe=None, preprocessing=describe(of_run, False, None)["preprocessing"])
+    newer = replace(of_file, preprocessing={**about, "stride": 3})
+    assert newer.full_record() == newer.preprocessing
+    for loaded, stride in ((of_run, 2), (of_file, 2), (newer, 3)):
+        clip = as_volume_files(loaded, [tmp_path / "clip.npy"]).read(str(tmp_path / "clip.npy"))
+        assert np.diff(clip[0, :, 0, 0].astype(int)).tolist() == [stride] * 3
+        assert recipe_for(loaded, "clips:y").data.options["stride"] == stride
+
+
+def test_an_exported_scene_model_knows_the_wavelengths_of_its_bands():
+    known, others = np.linspace(400, 2400, 20), np.linspace(900, 1700, 20)
+    model = tcpvit.create_model(
+        "tcp_scene", in_chans=20, kept=4, embed_dim=32, num_classes=3, wavelengths=tuple(known.tolist())
+    )
+    about = {"task": "classification", "classes": ["a", "b", "c"], "image_shape": [20, 9, 9], "mean": [0.0] * 20}
+    about |= {"std": [1.0] * 20, "scene": {"bands": 20, "used": list(range(20)), "colours": [[0, 0, 0]] * 3}}
+    of_run = LoadedModel("run", model.eval(), None, about)  # of an earlier version
+    record = describe(of_run, False, None)["preprocessing"]
+    assert record["wavelengths"] == known.tolist()
+    of_file = LoadedModel("file", torch.nn.Identity(), None, record)
+    other = Scene(np.zeros((12, 12, 20), np.float32), wavelengths=others)  # of another sensor, with as many bands
+    for loaded in (of_run, of_file):
+        with pytest.raises(ValueError, match="covers 900 to 1700 nm, but the model needs 400 to 2400 nm"):
+            loaded.fit_scene(other)
+    same = Scene(np.zeros((12, 12, 20), np.float32), wavelengths=known)
+    assert of_file.fit_scene(same) is same
+
+
+@pytest.mark.parametrize("wavelengths", [[400.0], [400.0, 500.0, -1.0]])
+def test_damaged_wavelengths_are_named(tmp_path, wavelengths):
+    about = json.loads((pretrained_folder(NAME) / "preprocessing.json").read_text())
+    (tmp_path / "preprocessing.json").write_text(json.dumps({**about, "wavelengths": wavelengths}))
+    with pytest.raises(ValueError, match="a positive wavelength for each of 3 bands"):
+        read_preprocessing(tmp_path)
+
+
+def test_what_a_run_records_of_its_clips_and_scenes():
+    scene = load_dataset("materials", image_size=3).train
+    about = describe_preprocessing(scene, Recipe().data)
+    assert about["wavelengths"] == list(scene.wavelengths)
+    assert "stride" not in about
+    clips = SimpleNamespace(**{key: about[key] for key in ("source", "task", "classes", "image_shape", "mean", "std")})
+    clips.unit, clips.dtype = "clips", torch.uint8
+    assert describe_preprocessing(clips, Recipe().override(["data.options.stride=2"]).data)["stride"] == 2
+    assert "stride" not in describe_preprocessing(clips, Recipe().data)

@@ -151,7 +151,7 @@ def recipe_for(trained: LoadedModel, dataset: str | None) -> Recipe:
         size = tuple(shape[1:])
     elif len(shape) == 4 and dataset.startswith("clips:"):
         size, options = shape[2], {"frames": shape[1], "colour": shape[0] == 3}
-        options |= {"stride": stride} if (stride := recipe.data.options.get("stride")) else {}
+        options |= {"stride": trained.stride} if trained.stride else {}
     return replace(recipe, data=replace(recipe.data, name=dataset, options=options, image_size=size))
 
 

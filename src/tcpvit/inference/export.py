@@ -162,7 +162,7 @@ def export_model(
 
 def describe(loaded: LoadedModel, preprocess: bool, int8: str | None) -> About:
     """What the file will say about itself."""
-    recorded = loaded.preprocessing
+    recorded = loaded.full_record()
     if preprocess and recorded is None:
         raise ValueError(f"how the images of {loaded.name} are prepared is not known; export it without --preprocess")
     segments = isinstance(loaded.model, EncoderDecoder)

@@ -55,11 +55,10 @@ def as_volume_files(loaded: LoadedModel, files: Sequence[str | Path], fit: Fit |
     """Volumes or clips."""
     about = loaded.preparation()
     channels, frames, *size = loaded.image_shape
-    options = loaded.recipe.data.options if loaded.recipe else {}
 
     def read(file: str) -> NDArray[Any]:
         if loaded.takes_clips:
-            return read_clip(file, frames, size[0], stride=options.get("stride"), colour=channels == 3)
+            return read_clip(file, frames, size[0], stride=loaded.stride, colour=channels == 3)
         return fitted(read_volume(file).voxels, (frames, *size), fit or loaded.fit)
 
     def read_mask(mask: str, file: str) -> NDArray[Any]:

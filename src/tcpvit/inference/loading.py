@@ -69,7 +69,7 @@ class LoadedModel:
         about = self.preparation().get("scene")
         if about is None:
             raise ValueError(f"{self.name} was not trained on a scene; train one with `tcpvit train --scene FILE`")
-        wavelengths = getattr(self.config, "wavelengths", None)
+        wavelengths = self.wavelengths
         if wavelengths is not None and scene.wavelengths is not None:
             return resample_scene(scene, wavelengths)
         used = np.asarray(about["used"])
@@ -126,6 +126,26 @@ class LoadedModel:
         return about.get("fit") or default_fit(
             self.recipe.data if self.recipe else None, about["task"], about.get("unit", "images")
         )
+
+    @property
+    def stride(self) -> int | None:
+        """Of clips, every which frame is taken; None where frames are spread over the clip. Once the recipe's alone."""
+        options = self.recipe.data.options if self.recipe and self.takes_clips else {}
+        return (self.preprocessing or {}).get("stride") or options.get("stride")
+
+    @property
+    def wavelengths(self) -> tuple[float, ...] | None:
+        """Of the bands that it was trained on, in nanometres, where they are known. Once the config's alone."""
+        recorded = (self.preprocessing or {}).get("wavelengths")
+        return tuple(recorded) if recorded else getattr(self.config, "wavelengths", None)
+
+    def full_record(self) -> dict[str, Any] | None:
+        """Its record with what earlier versions left to the recipe and the config, which do not go with it."""
+        if self.preprocessing is None:
+            return None
+        of_scene = "scene" in self.preprocessing
+        left = {"stride": self.stride, "wavelengths": list(self.wavelengths or ()) if of_scene else None}
+        return {**self.preprocessing, **{name: value for name, value in left.items() if value}}
 
     @property
     def dtype(self) -> torch.dtype:
@@ -202,6 +222,7 @@ def load_model(target: str | Path, weights: Weights = "best", *, model: nn.Modul
     if is_exported(Path(target)):
         return load_exported(Path(target))
     loaded = _find(target, weights, model)
+    loaded = replace(loaded, preprocessing=loaded.full_record())
     if outputs := getattr(loaded.config, "num_classes", 0):  # a model without a head has 0
         loaded.check_classes(outputs)
     return loaded

@@ -41,6 +41,8 @@ class Preprocessing(TypedDict):
     bands: NotRequired[Bands]
     fit: NotRequired[Fit]
     unit: NotRequired[Text]
+    stride: NotRequired[Count]  # of clips: every which frame is taken; without it they are spread over the clip
+    wavelengths: NotRequired[list[Number]]  # of the bands in use, in nanometres
     scene: NotRequired[SceneAbout]
 
 
@@ -58,7 +60,11 @@ def describe_preprocessing(data: Images, recipe: DataRecipe) -> dict[str, Any]:
         "mean": list(data.mean),
         "std": list(data.std),
     }
+    if data.unit == "clips" and recipe.options.get("stride"):
+        about["stride"] = recipe.options["stride"]
     if isinstance(data, WindowSet):
+        if data.wavelengths is not None and all(wavelength > 0 for wavelength in data.wavelengths):
+            about["wavelengths"] = list(data.wavelengths)
         scene = data.scene
         used, colours = scene.good_bands.tolist(), list(map(list, scene.colours))
         about["scene"] = {"bands": scene.bands, "used": used, "colours": colours}
@@ -96,5 +102,8 @@ def read_preprocessing(folder: Path) -> dict[str, Any] | None:
         and len(scene["colours"]) == len(found["classes"])
     ):
         raise ValueError(f"{path} should name {channels} bands and a colour for each class; save the model again")
+    wavelengths = found.get("wavelengths")
+    if wavelengths is not None and (len(wavelengths) != channels or min(wavelengths) <= 0):
+        raise ValueError(f"{path} should have a positive wavelength for each of {channels} bands; save the model again")
     check_memory(4 * prod(found["image_shape"]), f"an image of {path}", "restore it from a copy")
     return found
