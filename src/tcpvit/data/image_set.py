@@ -69,7 +69,7 @@ class Images(ABC):
     mean: tuple[float, ...] = IMAGENET_MEAN
     std: tuple[float, ...] = IMAGENET_STD
     indices: Tensor = None  # type: ignore[assignment]  # (N,) positions in the source; all of it by default
-    names: str = ""  # a digest of the names of the source's files; empty where it is a published one
+    names: str = ""  # a digest of the names of the source's files; empty where its name says which they are
     notes: tuple[str, ...] = ()  # what a reader of the results should know
 
     def __post_init__(self) -> None:

@@ -78,6 +78,8 @@ def _by_tifffile(file: Any) -> Tiff:
         shapes = ", ".join("×".join(map(str, series.shape)) for series in file.series[:4])
         raise ValueError(f"it holds {len(file.series)} images of different kinds ({shapes}); save one in each file")
     series = file.series[0]
+    if other := say_differing_page(file, series):
+        raise ValueError(other)
     axes = [
         (name, length) for name, length in zip(series.axes, series.shape, strict=True) if length > 1 or name in "YX"
     ]
@@ -104,6 +106,21 @@ def _by_tifffile(file: Any) -> Tiff:
         return np.ascontiguousarray(_upright(pixels, orientation)).astype(dtype)
 
     return Tiff(width, height, others[0] if others else 1, dtype, read)
+
+
+def say_differing_page(file: Any, series: Any) -> str | None:
+    """A sentence for the first page that is not as the others: tifffile looks at a few, and reads all as those are."""
+    if series.kind != "uniform":  # the others have a description of their pages
+        return None
+    file.pages.useframes = False
+    for number, page in enumerate(file.pages, 1):
+        if page.hash != series.keyframe.hash:
+            found, first = (f"{'×'.join(map(str, each.shape))} {each.dtype}" for each in (page, series.keyframe))
+            return (
+                f"page {number} ({found}) differs from the first ({first}) in size, type or compression; save all pages "
+                f"alike"
+            )
+    return None
 
 
 def _upright(pixels: np.ndarray, orientation: int) -> np.ndarray:

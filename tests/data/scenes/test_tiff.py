@@ -10,6 +10,7 @@ import pytest
 import tifffile
 from PIL import Image
 
+from tcpvit.data.decode import read_pixels
 from tcpvit.data.scenes import read_scene
 from tcpvit.data.volumes.read import read_volume
 
@@ -128,7 +129,7 @@ def test_a_page_that_differs_in_the_middle_of_a_stack_is_refused(dtype, compress
                 file.write(page, metadata=None, contiguous=False, **options)
         if other is None:
             np.testing.assert_array_equal(read_scene(path).data, pages.transpose(1, 2, 0))
-    for read in (read_scene, read_volume):
+    for read in (read_scene, read_volume, lambda path: read_pixels(str(path), "all")):
         with pytest.raises(ValueError, match=rf"page 4 \(16×16 {dtype}\) differs from the first \(16×16 uint16\)"):
             read(path)
 

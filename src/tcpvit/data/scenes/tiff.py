@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from tcpvit.data.scenes.no_data import find_missing, parse_no_data
 from tcpvit.data.scenes.raster import MAP, Raster, check_growth
 from tcpvit.data.scenes.scene import Georeference, check_numbers
+from tcpvit.data.tiff import say_differing_page
 from tcpvit.data.walk import natural_order
 from tcpvit.errors import import_extra
 
@@ -83,21 +84,9 @@ def _one_image(file: Any, path: Path) -> Any:
             f"save each in a file of its own, or all pages alike"
         )
     found = images[0] if images else file.series[0]
-    if found.kind == "uniform":
-        _check_alike(file, found.keyframe, path)
+    if other := say_differing_page(file, found):
+        raise ValueError(f"{path}: {other}")
     return found
-
-
-def _check_alike(file: Any, first: Any, path: Path) -> None:
-    """The pages of a series without a description: tifffile looks at a few, and would read all others as those are."""
-    file.pages.useframes = False
-    for number, page in enumerate(file.pages, 1):
-        if page.hash != first.hash:
-            shown = (f"{'×'.join(map(str, each.shape))} {each.dtype}" for each in (page, first))
-            raise ValueError(
-                f"{path}: page {number} ({next(shown)}) differs from the first ({next(shown)}) in size, type or "
-                f"compression; save all pages alike"
-            )
 
 
 def _check_sizes(series: Any, path: Path) -> None:
