@@ -117,8 +117,8 @@ def say_differing_page(file: Any, series: Any) -> str | None:
         if page.hash != series.keyframe.hash:
             found, first = (f"{'×'.join(map(str, each.shape))} {each.dtype}" for each in (page, series.keyframe))
             return (
-                f"page {number} ({found}) differs from the first ({first}) in size, type or compression; save all pages "
-                f"alike"
+                f"page {number} ({found}) differs from the first ({first}) in size, type or compression; save all "
+                f"pages alike"
             )
     return None
 
