@@ -12,9 +12,10 @@ from torch import nn
 import tcpvit
 from tcpvit.compat import repair_torchvision
 from tcpvit.layers import TubalLinear
+from tcpvit.layers.transform import HatTransform
 from tcpvit.progress import Progress
 from tcpvit.tensorize import TensorizeConfig, build, tensorize_, to_dense_
-from tcpvit.tensorize.fit import Problem
+from tcpvit.tensorize.fit import Problem, orthonormal
 from tcpvit.tensorize.sensitivity import DAMPING, sensitivities
 from tcpvit.tensorize.streams import Place, Streams
 from tcpvit.tensorize.timing import measure
@@ -381,6 +382,31 @@ def test_what_goes_wrong_at_the_very_end_leaves_the_model_as_it_was(step, error,
     assert (tmp_path / "done" / "calibration.json").is_file()
     assert tensorize_(model, keep=0.9, calibrate=batches, resume=tmp_path / "done", example=False).converted
     assert not (tmp_path / "done").exists()
+
+
+class OnMps(torch.Tensor):
+    """Stands for a tensor on Apple's GPU, which refuses float64; `cpu()` gives a plain one."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        found = super().__torch_function__(func, types, args, kwargs or {})
+        if func is torch.Tensor.cpu:
+            return found.as_subclass(torch.Tensor)
+        if isinstance(found, cls) and found.dtype == torch.float64:
+            raise TypeError("the MPS framework doesn't support float64")
+        return found
+
+
+def test_devices_without_float64():
+    batches = images(3)
+    expected, model = vit(), vit()
+    tensorize_(expected, HALF, calibrate=batches, example=False)
+    tensorize_(model, HALF, calibrate=[x.as_subclass(OnMps) for x in batches], example=False)
+    assert torch.equal(model(batches[0]), expected(batches[0]))
+    transform = HatTransform("dct", 3)
+    matrix = orthonormal(transform)
+    transform.matrix = transform.matrix.as_subclass(OnMps)
+    assert torch.equal(orthonormal(transform), matrix)
 
 
 # ------------------------------------------------------------------------------------------------ bad input

@@ -47,12 +47,15 @@ class Moments:
         self.xy = torch.zeros(d_in, d_out, dtype=torch.float64)
 
     def add(self, x: Tensor, y: Tensor, weights: Tensor | None = None) -> None:
-        """Count the tokens of a batch, (N, in) and (N, out), each as much as its weight says."""
+        """Count the tokens of a batch, (N, in) and (N, out), each as much as its weight says.
+
+        Sums leave the device before they become float64, which Apple's GPUs do not have.
+        """
         weights = (x.new_ones(len(x)) if weights is None else weights).unsqueeze(1)
         self.count += weights.sum().item()
         self.squares += (weights * y.square()).sum().item()
-        self.x += (weights * x).sum(0).double().cpu()
-        self.y += (weights * y).sum(0).double().cpu()
+        self.x += (weights * x).sum(0).cpu().double()
+        self.y += (weights * y).sum(0).cpu().double()
         self.xx += ((weights * x).T @ x).cpu()
         self.xy += ((weights * x).T @ y).cpu()
 
@@ -216,7 +219,7 @@ def nearest(weight: Tensor, tube: int, rank: int, transform: HatTransform) -> Fi
 
 def orthonormal(transform: HatTransform) -> Tensor:
     """The matrix of an orthogonal transform, of rows of length 1."""
-    return transform.matrices()[0].detach().double().cpu() / (transform.scale or 1.0) ** 0.5
+    return transform.matrices()[0].detach().cpu().double() / (transform.scale or 1.0) ** 0.5
 
 
 def choose_ridge(fitting: Moments, held_out: Moments, weight: Tensor, ridges: Sequence[float] = RIDGES) -> float:

@@ -227,7 +227,7 @@ class Streams:
             return False
         whole, skipped = seen
         return len(whole) == len(skipped) and all(
-            x.shape == y.shape and torch.allclose(x.double(), y.double(), rtol=1e-3, atol=1e-4)
+            x.shape == y.shape and torch.allclose(x.cpu().double(), y.cpu().double(), rtol=1e-3, atol=1e-4)
             for x, y in zip(whole, skipped, strict=True)
         )
 
