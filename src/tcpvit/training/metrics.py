@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tcpvit.data import IGNORE
+from tcpvit.training.float64 import float64_device, to_float64
 
 Z = 1.959964  # the 97.5 % quantile of the normal distribution
 BAND = 0.02  # of the diagonal: how wide the boundary is, as in Cheng et al.
@@ -84,20 +85,23 @@ def boundary_counts(predicted: Tensor, truth: Tensor, classes: int) -> Tensor:
 class Metrics:
     """Sums over a set. `update` adds a batch, `summary` divides; `counts` is all there is to add up over processes.
 
-    What nothing was counted for is NaN.
+    What nothing was counted for is NaN. On a device without float64 the counts lie on the CPU.
     """
 
     def __init__(self, classes: int, device: torch.device | str = "cpu"):
-        self.classes = classes
-        self.confusion = torch.zeros(classes, classes, dtype=torch.int64, device=device)
-        self.loss = torch.zeros((), dtype=torch.float64, device=device)  # summed
+        self.classes, self.device = classes, float64_device(device)
+        self.confusion = torch.zeros(classes, classes, dtype=torch.int64, device=self.device)
+        self.loss = torch.zeros((), dtype=torch.float64, device=self.device)  # summed
 
     def counts(self) -> list[Tensor]:
         """The tensors that hold the sums."""
         return [self.confusion, self.loss]
 
     def update(self, logits: Tensor, targets: Tensor, loss: Tensor) -> None:
-        """Add a batch: logits (B, K), its labels (B,), and the sum of its losses."""
+        """Add a batch: logits (B, K, ...), its labels (B,) or masks (B, ...), and the sum of its losses."""
+        self._add(logits.to(self.device), targets.to(self.device), loss.to(self.device))
+
+    def _add(self, logits: Tensor, targets: Tensor, loss: Tensor) -> None:
         self.confusion += count_confusion(logits.argmax(1), targets, self.classes)
         self.loss += loss
 
@@ -127,15 +131,14 @@ class ClassificationMetrics(Metrics):
 
     def __init__(self, classes: int, device: torch.device | str = "cpu"):
         super().__init__(classes, device)
-        self.top5 = torch.zeros((), dtype=torch.int64, device=device)  # hits
+        self.top5 = torch.zeros((), dtype=torch.int64, device=self.device)  # hits
 
     def counts(self) -> list[Tensor]:
         """The tensors that hold the sums."""
         return [*super().counts(), self.top5]
 
-    def update(self, logits: Tensor, targets: Tensor, loss: Tensor) -> None:
-        """Add a batch: logits (B, K), its labels (B,), and the sum of its losses."""
-        super().update(logits, targets, loss)
+    def _add(self, logits: Tensor, targets: Tensor, loss: Tensor) -> None:
+        super()._add(logits, targets, loss)
         if self.classes > 5:
             self.top5 += (logits.topk(5, dim=1).indices == targets[:, None]).sum()
 
@@ -207,15 +210,14 @@ class RankingMetrics(ClassificationMetrics):
 
     def __init__(self, classes: int, device: torch.device | str = "cpu"):
         super().__init__(classes, device)
-        self.scores = torch.zeros(classes, 2, BINS, dtype=torch.int64, device=device)  # of others and of its own
+        self.scores = torch.zeros(classes, 2, BINS, dtype=torch.int64, device=self.device)  # of others and of its own
 
     def counts(self) -> list[Tensor]:
         """The tensors that hold the sums."""
         return [*super().counts(), self.scores]
 
-    def update(self, logits: Tensor, targets: Tensor, loss: Tensor) -> None:
-        """Add a batch: logits (B, K), its labels (B,), and the sum of its losses."""
-        super().update(logits, targets, loss)
+    def _add(self, logits: Tensor, targets: Tensor, loss: Tensor) -> None:
+        super()._add(logits, targets, loss)
         odds = torch.special.logit(logits.double().softmax(1), eps=1e-12).clamp(-LARGEST, LARGEST)  # (B, K)
         bins = ((odds + LARGEST) * ((BINS - 1) / (2 * LARGEST))).round().long()
         own = torch.nn.functional.one_hot(targets, self.classes)
@@ -255,15 +257,14 @@ class SegmentationMetrics(Metrics):
 
     def __init__(self, classes: int, device: torch.device | str = "cpu"):
         super().__init__(classes, device)
-        self.boundary = torch.zeros(3, classes, dtype=torch.int64, device=device)
-        self.images = torch.zeros(2, dtype=torch.float64, device=device)  # the sum of their mIoUs, how many
+        self.boundary = torch.zeros(3, classes, dtype=torch.int64, device=self.device)
+        self.images = torch.zeros(2, dtype=torch.float64, device=self.device)  # the sum of their mIoUs, how many
 
     def counts(self) -> list[Tensor]:
         """The tensors that hold the sums."""
         return [*super().counts(), self.boundary, self.images]
 
-    def update(self, logits: Tensor, targets: Tensor, loss: Tensor) -> None:
-        """Add a batch: logits (B, K, H, W), its masks (B, H, W), and the sum of its losses."""
+    def _add(self, logits: Tensor, targets: Tensor, loss: Tensor) -> None:
         predicted = logits.argmax(1)
         each = _count_each(predicted, targets, self.classes, IGNORE)
         mious = _ious(each).nanmean(1)
@@ -317,7 +318,7 @@ def _count_each(predicted: Tensor, truth: Tensor, classes: int, ignore: int | No
 
 def _ious(confusion: Tensor) -> Tensor:
     """(..., K, K) counts to the (..., K) IoU of each class; NaN where neither truth nor prediction has it."""
-    counts = confusion.double()
+    counts = to_float64(confusion)
     hits = counts.diagonal(dim1=-2, dim2=-1)
     return hits / (counts.sum(-1) + counts.sum(-2) - hits)
 

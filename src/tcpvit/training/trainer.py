@@ -26,6 +26,7 @@ from tcpvit.progress import Progress, Row, State
 from tcpvit.training.checkpoint import Content, checkpoint_path, prune, read_latest, save_model, write_checkpoint
 from tcpvit.training.distributed import World
 from tcpvit.training.evaluation import autocast, evaluate, unwrapped
+from tcpvit.training.float64 import to_float64
 from tcpvit.training.folder import RunFolder, TensorBoard
 from tcpvit.training.gradients import gradient_norms
 from tcpvit.training.interrupt import StopSignal
@@ -239,9 +240,8 @@ class Trainer:
         if every and state.step % every == 0:
             state.gradients.append({"step": state.step + 1, **gradient_norms(self.model)})
         norm = full_tensor(clip_grad_norm_(self.parameters, self.recipe.optimizer.clip_norm or math.inf))
-        number = torch.full_like(hits, len(images), dtype=torch.float64)
-        sums = world.sum(torch.stack([loss.double(), hits.double(), number]))
-        return StepTotals(*torch.stack([*sums, weight.double(), norm.double()]).tolist())  # one wait for the GPU
+        sums = world.sum(to_float64(torch.stack([loss, hits, torch.full_like(hits, len(images))])))
+        return StepTotals(*torch.stack([*sums, to_float64(weight), to_float64(norm)]).tolist())  # one wait for CUDA
 
     def backward(self, images: Tensor, targets: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         """Accumulate the gradients of the micro-batches; the loss and the hits of this process."""
