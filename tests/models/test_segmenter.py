@@ -47,6 +47,16 @@ def with_statistics(model):
     return model.eval()
 
 
+def test_pooled_attention_takes_images_of_any_size():
+    pooled = {"class_token": False, "local": 3, "attention_pool": 4}
+    backbone = ViTConfig("tcp", img_size=32, patch_size=4, num_classes=0, depth=1, global_pool="avg", **pooled)
+    model = Segmenter(SegmenterConfig(backbone, DecoderConfig(channels=(12, 12)))).eval()
+    images = torch.randn(2, 3, 32, 52)  # 8×13 patches, of which attention takes means of 4×4
+    assert model(images).shape == (2, 2, 32, 52)
+    whole = nn.functional.pad(images, (0, 12, 0, 0), mode="replicate")
+    torch.testing.assert_close(model(images), model(whole)[..., :52])
+
+
 @pytest.mark.parametrize(
     ("name", "backbone", "decoder"),
     [

@@ -159,7 +159,9 @@ class Segmenter(Pretrained, EncoderDecoder):
     def __init__(self, config: SegmenterConfig, transform: Transform | Tensor | None = None):
         backbone = VisionTransformer(config.backbone, transform)
         decoder = Decoder(config.decoder, config.backbone.width, config.num_classes, config.decoder_tube, config.ndim)
-        super().__init__(backbone, decoder, multiple=config.backbone.patch_shape)
+        # of patches, and where attention is between means of tokens, of what each of these covers
+        multiple = tuple(side * config.backbone.attention_pool for side in config.backbone.patch_shape)
+        super().__init__(backbone, decoder, multiple)
         self.config, self.num_classes = config, config.num_classes
 
     def reset_classifier(self, num_classes: int) -> None:
