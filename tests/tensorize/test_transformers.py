@@ -151,6 +151,16 @@ def test_a_model_with_a_head_gives_one_without(tmp_path):
         assert torch.equal(base(IMAGES).last_hidden_state, expected)
 
 
+def test_a_model_whose_head_alone_was_converted_gives_a_plain_one_without(tmp_path):
+    model = vit(tube=1, rank=2, heads=True, include=("classifier",))
+    assert model.classifier.rank == 2
+    model.save_pretrained(tmp_path)
+    base = transformers.AutoModel.from_pretrained(tmp_path, add_pooling_layer=False)
+    with torch.no_grad():
+        expected = model.vit.eval()(IMAGES).last_hidden_state
+        assert torch.equal(base(IMAGES).last_hidden_state, expected)
+
+
 def test_a_language_model_with_tied_weights(tmp_path):
     config = transformers.GPT2Config(vocab_size=60, n_embd=24, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=0)
     model = transformers.GPT2LMHeadModel(config).eval()

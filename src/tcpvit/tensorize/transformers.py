@@ -61,7 +61,9 @@ class Converter(HfQuantizer):
 
     def _process_model_before_weight_loading(self, model: Any, **_: Any) -> None:
         for conversion in self.quantization_config.conversions:
-            convert(model, read_config(_with_names_in(model, conversion)))
+            here = _with_names_in(model, conversion)
+            if here.get("include") or not conversion.get("include"):  # else it was of the head's layers alone
+                convert(model, read_config(here))
 
     def _process_model_after_weight_loading(self, model: Any, **_: Any) -> None:
         for part in model.modules():
