@@ -142,7 +142,8 @@ def recipe_for(trained: LoadedModel, dataset: str | None) -> Recipe:
         return recipe
     if dataset == recipe.data.name:
         return recipe
-    size, options = recipe.data.image_size or trained.side, {}
+    size = recipe.data.image_size or trained.side
+    options: dict[str, Any] = {}
     known = "fit" in (trained.preprocessing or {}) or (trained.recipe is not None and trained.config is not None)
     if known and dataset.startswith(("folder:", "volumes:")):
         options = {"fit": trained.fit}
