@@ -6,6 +6,7 @@ import torch
 from hypothesis import given, settings
 from slice_cases import FLOAT, Case, cases, close, sizes
 from torch.autograd import gradcheck
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tcpvit import algebra
 from tcpvit.algebra import block_matrix, cprod, lstsq, solve, tikhonov
@@ -254,3 +255,22 @@ A, B = randn(4, 4, 3), randn(4, 2, 3)
 def test_bad_input(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize("transform", ["dct", "dft"])
+def test_no_float64_where_the_input_has_none(transform):
+    """Apple's GPUs have none; "meta" stands for them."""
+    found = []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            result = function(*args, **(kwargs or {}))
+            if isinstance(result, torch.Tensor) and result.is_meta:
+                found.append(result.dtype)
+            return result
+
+    A, B = torch.randn(4, 4, 3, device="meta"), torch.randn(4, 2, 3, device="meta")
+    with Watch():
+        assert solve(A, B, transform).shape == B.shape
+    assert torch.float32 in found
+    assert not {torch.float64, torch.complex128} & set(found)

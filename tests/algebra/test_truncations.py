@@ -108,3 +108,10 @@ def test_refusals_name_the_fault():
         rsvd(randn(3, 5, 2), 4)
     with pytest.raises(ValueError, match="without rows or columns has no condition number"):
         cond(randn(0, 5, 2))
+
+
+def test_energies_are_summed_where_there_is_float64(monkeypatch):
+    A, moved, to_cpu = randn(4, 3, 5).float(), [], torch.Tensor.cpu
+    monkeypatch.setattr(torch.Tensor, "cpu", lambda tensor: moved.append(tensor.dtype) or to_cpu(tensor))
+    truncated_svd(A, energy=0.9)
+    assert moved == [torch.float32]  # Apple's GPUs have no float64

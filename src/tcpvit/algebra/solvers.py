@@ -165,8 +165,9 @@ def _inverse_norm(LU: Tensor, pivots: Tensor) -> Tensor:
 
     One step of the power method for (A Aᴴ)⁻¹. The pivots alone do not tell a singular slice from a regular one.
     """
-    index = torch.arange(LU.shape[-1], dtype=torch.float64, device=LU.device)
-    probe = index.square().cos().to(LU)[:, None]  # in no direction in particular, and the same in every run
+    index = torch.arange(LU.shape[-1], dtype=torch.float64, device="cpu")  # not every device has float64
+    numbers = index.square().cos().to(LU.dtype)  # in no direction in particular, and the same in every run
+    probe = numbers.to(LU.device)[:, None]
     x = torch.linalg.lu_solve(LU, pivots, probe.expand(*LU.shape[:-1], 1))
     x = x / torch.linalg.matrix_norm(x, keepdim=True)
     return torch.linalg.matrix_norm(torch.linalg.lu_solve(LU, pivots, x, adjoint=True))

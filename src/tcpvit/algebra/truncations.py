@@ -271,7 +271,8 @@ def _most_energetic(S: Tensor, energy: float, domain: Domain) -> Tensor:
     if not S.numel():
         return S > 0
     scale = power_of_two(S, (*range(domain.tube_ndim), -1))
-    squares = (S.detach() / scale).double() ** 2
+    scaled = S.detach() / scale
+    squares = (scaled if scaled.is_meta else scaled.cpu()).double() ** 2  # not every device has float64
     tube_modes = tuple(range(domain.tube_ndim))
     behind = tuple(range(-1 - domain.tube_ndim, -1))
 
@@ -283,7 +284,7 @@ def _most_energetic(S: Tensor, energy: float, domain: Domain) -> Tensor:
     gathered = weighted.cumsum(-1)
     last = (gathered < energy * gathered[..., -1:]).sum(-1, keepdim=True)
     threshold = ordered.gather(-1, last)  # (..., 1)
-    return (squares >= threshold) & (squares > 0)
+    return ((squares >= threshold) & (squares > 0)).to(S.device)
 
 
 def _width(kept: Tensor) -> int:
