@@ -16,7 +16,7 @@ from tcpvit.data import Augment, load_dataset
 from tcpvit.files import read_json
 from tcpvit.memory import TooLarge
 from tcpvit.models import SwinConfig, create_model, from_pretrained, model_config
-from tcpvit.models.size import weight_bytes
+from tcpvit.models.size import check_size, weight_bytes
 from tcpvit.overrides import read_value
 from tcpvit.training import Recipe, load_recipe
 from tcpvit.training.preprocessing import read_preprocessing
@@ -203,6 +203,13 @@ def test_a_saved_config_beyond_memory_is_refused(tmp_path):
         (tmp_path / "config.json").write_text(json.dumps(content))
         with pytest.raises(ValueError, match=said):
             from_pretrained(tmp_path)
+
+
+def test_modules_take_memory_too():
+    narrow = model_config("tcp_vit_cifar", depth=1_000_000, embed_dim=3, num_heads=1)
+    assert weight_bytes(narrow) < 10**9
+    with pytest.raises(ValueError, match="this model would need about"):
+        check_size(narrow, available=10**9)
 
 
 @pytest.mark.parametrize("name", ["std_vit_cifar", "tcp_vit_cifar", "tcp_vit_pet", "std_swin_tiny", "tcp_deit_tiny"])

@@ -11,6 +11,7 @@ import torch
 from tcpvit.memory import check_memory, machine_memory
 
 TRAINED = 4  # weights, gradients and two moments of AdamW
+MODULES = 40_000  # bytes that the modules of a block take in Python, however narrow it is
 SAVED = 8  # numbers for each feature of a token that a block keeps at least for the way back
 
 
@@ -23,7 +24,8 @@ def check_size(config: Any, *, batch: int = 0, available: int | None = None, whe
         return
     weights, features = weight_bytes(config), SAVED * feature_bytes(config)
     there: dict[str, Any] = {"available": available, "where": where}
-    check_memory(weights, "this model", "choose a smaller width, depth, tube or image size", **there)
+    modules = MODULES * _blocks(config)
+    check_memory(weights + modules, "this model", "choose a smaller width, depth, tube or image size", **there)
     if batch:
         fits = ((available or machine_memory() or 0) - TRAINED * weights) // features
         smaller = f"data.batch_size={fits} or a larger optimizer.accumulate" if fits > 0 else "a smaller model"
@@ -56,6 +58,11 @@ def feature_bytes(config: Any) -> int:
     if hasattr(backbone, "depths"):
         return 4 * sum(depth * _tokens(backbone) * backbone.width // 2**i for i, depth in enumerate(backbone.depths))
     return 4 * backbone.depth * _tokens(backbone) * backbone.width
+
+
+def _blocks(config: Any) -> int:
+    backbone = getattr(config, "backbone", config)
+    return sum(getattr(backbone, "depths", [backbone.depth]))
 
 
 def _tokens(config: Any) -> int:
