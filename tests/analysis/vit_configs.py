@@ -15,6 +15,10 @@ CONFIGS = {
     "std near": _std(embed_dim=24, attention_pool=2, zero_residual=True, **_near),
     "std near, gated, patch 2": _std(embed_dim=24, gated=True, **{**_near, "patch_size": 2, "positions": True}),
     "tcp near": _tcp(embed_dim=48, tube=4, num_heads=2, attention_pool=2, attention="joint", **_near),
+    "tcp near, learned": _tcp(embed_dim=24, num_heads=2, transform="learned", **_near),
+    "tcp near, learned, spatial": _tcp(
+        embed_dim=24, num_heads=2, transform="learned", activation_domain="spatial", **_near
+    ),
     "tcp near, gated": _tcp(embed_dim=24, tube=4, num_heads=2, stem_width=8, gated=True, **_near),
     "tcp near, shared, patch 8": _tcp(
         **{**_near, "patch_size": 8, "local": 5},

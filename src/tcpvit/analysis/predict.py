@@ -179,10 +179,11 @@ def _vit_work(config: ViTConfig, image_size: tuple[int, ...], every_token: bool 
         "proj": linear["proj"],
         "fc1": linear["fc1"],
         "local": Work(products=2 * config.local**2 * hidden) * L,
-        "activation": _activation_work(config, hidden) * L,
+        "activation": _activation_work(config, hidden) * L + _formed(config, "activation"),
         "fc2": linear["fc2"],
         "final_norm": Work(norm=NORM * read * D),
-        "transform": Work(transform=2 * transformed * left * D if config.kind == "tcp" else 0),  # on the way out
+        "transform": Work(transform=2 * transformed * left * D if config.kind == "tcp" else 0)  # on the way out
+        + _formed(config, "transform"),
         "head": Work(products=2 * D * config.num_classes),
         "head_dist": Work(products=2 * D * config.num_classes if config.distilled else 0),
     }
@@ -220,7 +221,6 @@ def _embedding_work(config: ViTConfig, patches: int) -> Work:
     in_patch = pixels * config.channels
     entered = {"linear": config.width, "none": pixels * C, "shared": pixels * C}.get(config.embedding, in_patch)
     entered = 0 if config.kind == "std" else patches * entered
-    formed = 2 * C**3 if config.transform == "learned" else 0  # a learned Φ is the product of two C×C matrices
     per_patch = {
         "none": 0,
         "shared": C * pixels * config.d,
@@ -228,7 +228,15 @@ def _embedding_work(config: ViTConfig, patches: int) -> Work:
         "linear": in_patch * config.width,
         "sub_patch": in_patch * config.d,
     }[config.embedding]
-    return Work(products=2 * patches * per_patch, transform=2 * _transformed(config) * entered + formed)
+    work = Work(products=2 * patches * per_patch, transform=2 * _transformed(config) * entered)
+    return work + _formed(config, "patch_embed")
+
+
+def _formed(config: ViTConfig, component: str) -> Work:
+    """A learned Φ is the product of two C×C matrices, formed where it first acts: a convolution gives hat slices."""
+    behind = "activation" if config.activation_domain == "spatial" else "transform"
+    first = behind if config.embedding == "conv" else "patch_embed"
+    return Work(transform=2 * config.tube_length**3 if config.transform == "learned" and component == first else 0)
 
 
 def _convolution_work(config: ViTConfig, patches: int) -> Work:
