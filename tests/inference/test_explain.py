@@ -10,6 +10,7 @@ import torch
 from PIL import Image
 
 from tcpvit.cli.app import main
+from tcpvit.cli.explain import _truths
 from tcpvit.inference import explain, load_model
 from tcpvit.inference.explain import entering, rollout
 from tcpvit.models import create_model, save_pretrained
@@ -173,6 +174,30 @@ def test_true_masks_are_fitted_as_their_images(tmp_path, monkeypatch, capsys):
     assert "has no mask of the name of in/a.2.jpg" in capsys.readouterr().err
     assert main(["explain", "tcp_vit_cifar_plus", "in/a.1.jpg", "--truth", "true/a.1.png"]) == 1
     assert "true masks are for a segmenter" in capsys.readouterr().err
+
+
+def test_masks_are_those_of_the_images_folders(tmp_path):
+    def files(*names):
+        for name in names:
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_bytes(b"")
+        return [tmp_path / name for name in names]
+
+    days = files("in/day1/001.png", "in/day2/001.png")
+    truth = tmp_path / "true"
+    (mask,) = files("true/001.png")
+    files("true/001.txt", "true/001.json")  # no masks
+    assert _truths(days[:1], truth) == [mask]
+    with pytest.raises(ValueError, match=r"true/001.png would be the mask of .*day1/001.png and of .*day2/001.png"):
+        _truths(days, truth)
+    masks = files("true/day1/001.png", "true/day2/001.tif")
+    assert _truths(days, truth) == masks
+    assert _truths(days[1:], truth) == masks[1:]
+    files("true/day2/001.png")
+    with pytest.raises(ValueError, match=r"day2/001.png and .*day2/001.tif may both be the mask of .*in/day2/001.png"):
+        _truths(days, truth)
+    scan, label = files("all/images/scan.nii.gz", "all/labels/scan.nii.gz")
+    assert _truths([scan], tmp_path / "all") == [label]  # not the image itself
 
 
 @pytest.mark.parametrize("name", ["tcp_vit_video_colour", "tcp_vit_cifar"])

@@ -14,8 +14,9 @@ from tcpvit.cli.predict import load_trained
 from tcpvit.cli.predict_scene import importance_on_test, open_for
 from tcpvit.cli.scene_figures import importance_figure
 from tcpvit.cli.show import display_for
+from tcpvit.data.decode import EXTENSIONS
 from tcpvit.data.images import Fit, OnBad, list_bad
-from tcpvit.data.volumes.read import stem_of
+from tcpvit.data.volumes.read import SUFFIXES, stem_of
 from tcpvit.errors import printable
 from tcpvit.figures.explain import Row, draw_explanation
 from tcpvit.figures.masks import overlay
@@ -55,7 +56,8 @@ def explain(
             package.
         paths: images or volumes, and folders that are searched for them with everything below.
         out: the folder for the figures, NAME.png and NAME.svg.
-        truth: of a segmenter, the true mask of the image, or a folder with a mask of each image's name.
+        truth: of a segmenter, the true mask of the image, or a folder with a mask of each image's name, in folders as
+            the images are where names repeat.
         weights: which weights of a run, those of the best or of the last epoch.
         fit: make images square by keeping the middle (crop) or everything (squash); by default as in training.
         on_bad: what a file that is no image does, skip (it is named on stderr) or stop.
@@ -168,7 +170,7 @@ def _mask_rows(explained: Explanation, truth: Tensor | None) -> list[Row]:
 
 def _slice_images(pixels: np.ndarray, loaded: LoadedModel) -> np.ndarray:
     """Each slice alone as an image (C, H, W, 3) around grey, contrasts stronger than they are."""
-    matrix, inverse = (each.detach().numpy() for each in _backbone(loaded).transform.matrices())
+    matrix, inverse = (each.detach().cpu().numpy() for each in _backbone(loaded).transform.matrices())
     hat = (pixels / 255 - 0.5) @ matrix.T
     alone = [hat[..., k, None] * inverse[:, k] for k in range(len(matrix))]
     gains = [1.0 if k == 0 else GAIN for k in range(len(matrix))]
@@ -183,11 +185,41 @@ def _truths(files: list[Path], truth: Path) -> list[Path]:
     if not truth.is_dir():
         problem = "there are several images" if truth.is_file() else "it is no file"
         raise ValueError(f"--truth {truth} is one mask of one image or a folder of masks, but {problem}")
-    masks = {_stem(path): path for path in sorted(truth.iterdir()) if path.is_file()}
-    names = [_stem(file) for file in files]
-    if lacking := [str(file) for file, name in zip(files, names, strict=True) if name not in masks]:
+    masks = _masks_below(truth, files)
+    found = [_nearest(file, masks.get(_stem(file), []), truth) for file in files]
+    if lacking := [str(file) for file, fitting in zip(files, found, strict=True) if not fitting]:
         raise ValueError(f"{truth} has no mask of the name of {lacking[0]}, and {len(lacking)} are lacking in all")
-    return [masks[name] for name in names]
+    of_mask: dict[Path, Path] = {}
+    for file, fitting in zip(files, found, strict=True):
+        if len(fitting) > 1:
+            raise ValueError(f"{fitting[0]} and {fitting[1]} may both be the mask of {file}; leave one of them")
+        if (other := of_mask.setdefault(fitting[0], file)) != file:
+            raise ValueError(
+                f"{fitting[0]} would be the mask of {other} and of {file}; keep masks in folders as the images are"
+            )
+    return [fitting[0] for fitting in found]
+
+
+def _masks_below(truth: Path, files: list[Path]) -> dict[str, list[Path]]:
+    """Images and volumes below a folder by their names without endings, without the files themselves."""
+    endings, ours = (*EXTENSIONS, *SUFFIXES), {file.resolve() for file in files}
+    found: dict[str, list[Path]] = {}
+    for path in sorted(truth.rglob("*")):
+        if path.name.lower().endswith(endings) and path.is_file() and path.resolve() not in ours:
+            found.setdefault(_stem(path), []).append(path)
+    return found
+
+
+def _nearest(file: Path, masks: list[Path], truth: Path) -> list[Path]:
+    """Of masks of a file's name those whose folders below `truth` are the file's own, the most of them; else all."""
+    folders = file.resolve().parent.parts
+
+    def shared(mask: Path) -> int:
+        inside = mask.relative_to(truth).parent.parts
+        return len(inside) if folders[len(folders) - len(inside) :] == inside else -1
+
+    most = max(map(shared, masks), default=0)
+    return [mask for mask in masks if shared(mask) == most]
 
 
 def _stem(file: Path) -> str:
