@@ -19,7 +19,7 @@ from tcpvit.data.scenes import Scene
 from tcpvit.inference import LoadedModel, load_model, predict_files
 from tcpvit.inference.evaluate import recipe_for
 from tcpvit.inference.explain import explain_files
-from tcpvit.inference.export import describe
+from tcpvit.inference.export import describe, export_model
 from tcpvit.inference.inputs import as_volume_files
 from tcpvit.inference.masks import segment_image
 from tcpvit.inference.serve import create_app
@@ -161,3 +161,38 @@ def test_what_a_run_records_of_its_clips_and_scenes():
     clips.unit, clips.dtype = "clips", torch.uint8
     assert describe_preprocessing(clips, Recipe().override(["data.options.stride=2"]).data)["stride"] == 2
     assert "stride" not in describe_preprocessing(clips, Recipe().data)
+
+
+def test_a_model_that_predicted_can_still_be_explained_and_trained(image):
+    loaded = load_model(NAME)
+    predict_files(loaded, [image], device="cpu")
+    (explained,) = explain_files(loaded, [image])
+    assert explained.explanation.logits.shape == (10,)
+    loaded.model(torch.zeros(1, 3, 32, 32)).sum().backward()
+
+
+def test_images_go_where_the_model_is(model, image):
+    """As after a prediction on a GPU; "meta" stands for one."""
+    loaded = LoadedModel("moved", model.to("meta"), None, read_preprocessing(pretrained_folder(NAME)))
+    assert loaded.device.type == "meta"
+
+    def stop(_module, inputs):
+        raise InterruptedError(str(inputs[0].device))
+
+    model.register_forward_pre_hook(stop)
+    with pytest.raises(InterruptedError, match="meta"):
+        list(explain_files(loaded, [image]))
+    with pytest.raises(InterruptedError, match="meta"):
+        create_app(replace(loaded, model=Foreign(model)))
+
+
+def test_an_export_leaves_the_model_where_it_is(model, tmp_path, monkeypatch):
+    loaded = LoadedModel("ours", model, None, read_preprocessing(pretrained_folder(NAME)))
+    moved = []
+    to_cpu = torch.nn.Module.cpu
+    monkeypatch.setattr(torch.nn.Module, "cpu", lambda module: moved.append(module) or to_cpu(module))
+    monkeypatch.setattr(LoadedModel, "device", torch.device("cuda"))
+    export_model(loaded, tmp_path / "model.pt2", format="torch-export")
+    assert moved
+    assert all(each is not model for each in moved)
+    model(torch.zeros(1, 3, 32, 32)).sum().backward()

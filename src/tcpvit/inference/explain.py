@@ -156,13 +156,15 @@ def explain_files(
         first = batch.images[0] if images.ndim == 4 else batch.images[0, :, images.shape[2] // 2]  # a volume's middle
         pixels = as_colour(first.permute(1, 2, 0).numpy())
         truth = None if truths is None else batch.targets[0].long()
-        explained = explain(loaded.model, images)
+        explained = explain(loaded.model, images.to(loaded.device))
         loaded.check_classes(len(explained.logits))
         yield ExplainedFile(str(file), pixels, explained, truth)
 
 
 def explain(model: nn.Module, images: Tensor) -> Explanation:
     """Explain the answer of a TCP-ViT, or of a segmenter on one, for one normalised image (1, channels, ...).
+
+    The image is where the model is, the explanation on the CPU.
 
     >>> from tcpvit.models import create_model
     >>> found = explain(create_model("tcp_vit_cifar"), torch.randn(1, 3, 32, 32))
@@ -178,14 +180,16 @@ def explain(model: nn.Module, images: Tensor) -> Explanation:
         logits, tokens_times, channels = _gradient_times_input(model, backbone, images)
         grid = backbone.config.grid_of(*images.shape[2:])
         attention, rollout = _looks(backbone, images, grid)
+        slices = _slices(backbone, images)
+        without = [_without(model, backbone, images, k).cpu() for k in range(backbone.config.tube_length)]
         return Explanation(
-            logits=logits,
-            without=torch.stack([_without(model, backbone, images, k) for k in range(backbone.config.tube_length)]),
-            attention=attention,
-            rollout=rollout,
-            by_slice=tokens_times[:, backbone.num_prefix_tokens :].unflatten(1, grid),
-            by_channel=channels,
-            slices=_slices(backbone, images),
+            logits=logits.cpu(),
+            without=torch.stack(without),
+            attention=attention.cpu(),
+            rollout=rollout.cpu(),
+            by_slice=tokens_times[:, backbone.num_prefix_tokens :].unflatten(1, grid).cpu(),
+            by_channel=channels.cpu(),
+            slices=None if slices is None else slices.cpu(),
         )
     finally:
         model.train(training)

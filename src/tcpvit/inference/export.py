@@ -133,6 +133,7 @@ def export_model(
     loaded = target if isinstance(target, LoadedModel) else load_model(target, weights)
     if isinstance(loaded.model, ExportedModel):
         raise ValueError(f"{target} is an exported file already; export the run or model that it was made of")
+    loaded = _on_cpu(loaded)
     suffix = {kind: suffix for suffix, kind in SUFFIXES.items()}[format]
     path = Path(out or f"{loaded.name}{suffix}")
     if path.suffix.lower() != suffix:
@@ -158,6 +159,11 @@ def export_model(
         for part in parts:
             os.replace(part, path.parent / part.name)
     return found
+
+
+def _on_cpu(loaded: LoadedModel) -> LoadedModel:
+    """The model where the file will be compared with it; a copy, so that the caller's stays where it is."""
+    return loaded if loaded.device.type == "cpu" else replace(loaded, model=copy.deepcopy(loaded.model).cpu())
 
 
 def describe(loaded: LoadedModel, preprocess: bool, int8: str | None) -> About:
@@ -349,7 +355,7 @@ def compare(file: Path, loaded: LoadedModel, about: About, sample: Sample, toler
     """The largest difference between a file and its model, and the largest number; an error if it is too large."""
     again: Any = load_exported(file).model
     worst = largest = 0.0
-    model = loaded.model.cpu().eval()
+    model = loaded.model.eval()
     first = 0
     for size in BATCHES:
         rows = torch.arange(first, first + size) % len(sample.pixels)

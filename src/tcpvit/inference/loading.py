@@ -114,6 +114,17 @@ class LoadedModel:
         """(C, H, W) of its images, (C, T, H, W) of volumes and clips."""
         return tuple(self.preparation()["image_shape"])
 
+    @property
+    def device(self) -> torch.device:
+        """Where its parameters are."""
+        first = next(self.model.parameters(), None)
+        return torch.device("cpu") if first is None else first.device
+
+    def move_to(self, device: torch.device) -> nn.Module:
+        """The model in eval mode, moved there; with ordinary tensors, of which gradients can be taken later."""
+        with torch.inference_mode(False):
+            return self.model.to(device).eval()
+
     def normalise(self, pixels: Tensor) -> Tensor:
         """Pixels (B, C, ...) of the type of its images as the model takes them."""
         about = self.preparation()

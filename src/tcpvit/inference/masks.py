@@ -71,7 +71,7 @@ def segment_files(
     Also gives a sentence for each file that could not be read.
     """
     at = find_device(Recipe(device=device))
-    loaded.model.to(at).eval()
+    loaded.move_to(at)
     prepare = volume_segmenter if loaded.takes_volumes else image_segmenter
     read, segment, names = prepare(loaded, files, fit or loaded.fit, at)
     classes = loaded.classes

@@ -71,7 +71,7 @@ def predict_files(
     if loaded.preparation()["task"] != "classification":
         raise ValueError(f"{loaded.name} labels every pixel; take tcpvit.inference.segment_files for it")
     data = as_set(loaded, files, fit)
-    model = loaded.model.to(at).eval()
+    model = loaded.move_to(at)
     top = min(top, len(data.classes))
     found: list[Prediction] = []
     bad: list[str] = []

@@ -73,7 +73,7 @@ def classify_scene(
     fitted = loaded.fit_scene(scene)
     about = loaded.preparation()
     window, at = _window(loaded.image_shape, scene), find_device(Recipe(device=device))
-    bands, classify = _parts(loaded.model.to(at).eval())
+    bands, classify = _parts(loaded.move_to(at))
 
     def prepare(tile: Tensor) -> Tensor:
         """What all windows share is computed once for each pixel."""

@@ -182,7 +182,7 @@ class Service:
     @torch.inference_mode()
     def _logits(self, images: Sequence[Tensor]) -> Tensor:
         """(3, H, W) uint8 each -> (B, classes)."""
-        return unwrapped(self.model(self.loaded.normalise(torch.stack(list(images)))))
+        return unwrapped(self.model(self.loaded.normalise(torch.stack(list(images)).to(self.loaded.device))))
 
     def _forward(self, images: Sequence[Tensor]) -> list[tuple[list[int], list[float]]]:
         """(3, H, W) uint8 each -> the likeliest classes of each, and their probabilities."""
