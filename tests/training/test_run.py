@@ -18,7 +18,10 @@ from small_runs import make_set
 
 from tcpvit import cli
 from tcpvit.training import resume, train
+from tcpvit.training import run as run_module
+from tcpvit.training.checkpoint import list_checkpoints, read_checkpoint
 from tcpvit.training.folder import FILES, FOLDERS, LOCK, RunFolder, folder_of
+from tcpvit.training.trainer import Trainer
 
 HOLD = """
 import fcntl, sys, time
@@ -102,6 +105,39 @@ def test_but_not_have_changed(recipe, splits, tmp_path):
     with pytest.raises(ValueError, match=r"not those that .* started with .*: some were added or removed"):
         resume(tmp_path / "run", splits=more, overrides=["schedule.epochs=4"])
     assert (tmp_path / "run" / "data.json").read_bytes() == before
+
+
+def killed(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_change_is_kept_only_once_checkpoint_and_images_fit(recipe, splits, tmp_path, monkeypatch):
+    train(recipe, tmp_path / "run", splits=splits)
+    before = (tmp_path / "run" / "config.yaml").read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "restore", killed)
+        with pytest.raises(KeyboardInterrupt):
+            resume(tmp_path / "run", splits=splits, overrides=["schedule.epochs=4"])
+    with pytest.raises(ValueError, match="the images are not those"):
+        resume(tmp_path / "run", splits=replace(splits, train=make_set(44, 0)), overrides=["schedule.epochs=4"])
+    assert (tmp_path / "run" / "config.yaml").read_bytes() == before
+    assert len(resume(tmp_path / "run", splits=splits).history) == 2
+
+
+@pytest.mark.parametrize(("first", "then"), [("float32", "float16"), ("float16", "bfloat16")])
+def test_a_run_goes_on_in_another_precision(recipe, splits, tmp_path, monkeypatch, first, then):
+    """On a CPU by the back door: recipes ask for a GPU."""
+    monkeypatch.setattr(run_module, "find_device", lambda recipe: torch.device("cpu"))
+    train(recipe.override([f"precision={first}"]), tmp_path / "run", splits=splits)
+    changes = [f"precision={then}", "schedule.epochs=3"]
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "add_session", killed)  # comes after the change
+        with pytest.raises(KeyboardInterrupt):
+            resume(tmp_path / "run", splits=splits, overrides=changes)
+    result = resume(tmp_path / "run", splits=splits)
+    assert (len(result.history), result.recipe.precision) == (3, then)
+    _, state = read_checkpoint(list_checkpoints(tmp_path / "run" / "checkpoints")[-1])
+    assert bool(state["scaler"]) == (then == "float16")
 
 
 def test_there_is_nothing_to_resume(tmp_path):

@@ -125,7 +125,7 @@ def train(
                 if world.is_main and not restarted:
                     run.begin(recipe, overwrite=overwrite, distillation=distillation)
 
-            return _run(run, setup, progress, begin)
+            return _run(run, setup, progress, begin=begin)
 
 
 def resume(
@@ -157,11 +157,11 @@ def resume(
         setup = replace(_Setup.build(start, splits, model, task, world, progress), recipe=recipe)
         with setup.lock(run):
 
-            def begin() -> None:
-                if world.is_main and overrides:
+            def keep_changes() -> None:
+                if overrides:
                     run.write_recipe(recipe)
 
-            return _run(run, setup, progress, begin)
+            return _run(run, setup, progress, restored=keep_changes)
 
 
 @dataclass(frozen=True)
@@ -217,8 +217,18 @@ def _shown(progress: Progress | None, world: World) -> Progress:
     return (progress or default_display()) if world.is_main else NoMessages()
 
 
-def _run(run: RunFolder, setup: _Setup, progress: Progress, begin: Callable[[], None]) -> Result:
-    """Train from the newest checkpoint, or from the start, to the end; `begin` writes what comes before."""
+def _run(
+    run: RunFolder,
+    setup: _Setup,
+    progress: Progress,
+    *,
+    begin: Callable[[], None] = lambda: None,
+    restored: Callable[[], None] = lambda: None,
+) -> Result:
+    """Train from the newest checkpoint, or from the start, to the end.
+
+    `begin` writes what comes before; process 0 calls `restored` once the checkpoint and the images are found to fit.
+    """
     device, world, splits = setup.device, setup.world, setup.splits
     with ExitStack() as stack:
         cuda = [device] if device.type == "cuda" else []
@@ -242,6 +252,7 @@ def _run(run: RunFolder, setup: _Setup, progress: Progress, begin: Callable[[], 
         trainer.restore_latest()
         if world.is_main:
             run.check_data(splits.indices())
+            restored()
             changed = run.add_session(device, trainer.state.step, world.size)
             if changed and trainer.state.step:
                 progress.message(

@@ -386,7 +386,8 @@ class Trainer:
         load_optimizer_tensors(self.optimizer, parts["optimizer"])
         if self.ema:
             self.ema.model.load_state_dict(parts["ema"] or parts["model"])
-        self.scaler.load_state_dict(state["scaler"])
+        if state["scaler"]:  # empty if the precision was another, as a resumed run may change it
+            self.scaler.load_state_dict(state["scaler"])
         self.state = State(**state["state"])
 
 
