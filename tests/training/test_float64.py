@@ -56,9 +56,7 @@ def test_metrics_are_those_of_the_cpu(device, kind):
     here, there = kind(7), kind(7, device)
     here.update(logits, targets, loss)
     there.update(logits.to(device), targets.to(device), loss.to(device))
-    assert [torch.equal(a, b) for a, b in zip(here.counts(), there.counts(), strict=True)] == [True] * len(
-        here.counts()
-    )
+    assert all(torch.equal(a, b) for a, b in zip(here.counts(), there.counts(), strict=True))
     assert repr(there.summary()) == repr(here.summary())  # NaN is equal to itself
     assert repr(there.by_class()) == repr(here.by_class())
 
