@@ -85,9 +85,11 @@ REMEDIES = {
 }
 # What the trials chose; evaluated every fourth epoch.
 SLOWLY = ("optimizer.lr=0.008", "evaluation.every=4")
-FINALS = {
-    name: (f"model.name={name.replace('-', '_vit_cifar_')}", *SLOWLY) for name in ("std-44k", "tcp-120k", "std-120k")
-}
+FINALS = {name: (f"model.name={name.replace('-', '_vit_cifar_')}", *SLOWLY) for name in ("std-44k", "std-120k")}
+FINALS["tcp-120k"] = (
+    *near("tcp", 92, None, 2.0, **FOUR | {"depth": 6, "tube": 2}, coupling="[norm,shared,mix]"),
+    *SLOWLY,
+)
 FINALS["tcp-44k"] = (*STRUCTURES["tcp-68-fine-shared"], *SLOWLY)
 FINALS["tcp-44k-mixed"] = (*STRUCTURES["tcp-64-fine-mix"], *SLOWLY)  # the preset tcp_vit_cifar_44k
 FINALS["tcp-120k-mixed"] = (*near("tcp", 88, None, 2.0, **FOUR | {"depth": 6}, coupling="[norm,mix:rotation]"), *SLOWLY)

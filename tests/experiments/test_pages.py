@@ -21,7 +21,7 @@ ZOO_RECORDS = {
     "std_vit_cifar_44k": ("classification/small-std-44k-0.json", "last"),
     "std_vit_cifar_120k": ("classification/small-std-120k-0.json", "last"),
     "tcp_vit_cifar_44k": ("classification/small-tcp-44k-mixed-0.json", "last"),
-    "tcp_vit_cifar_120k": ("classification/small-tcp-120k-0.json", "last"),
+    "tcp_vit_cifar_120k": ("classification/small-tcp-120k-mixed-smooth-0.json", "last"),
     "tcp_vit_cifar_plus": ("classification/final-joint-sqrt-lr-0.json", "last"),
     "tcp_vit_cifar_wide": ("classification/final-large-81x3-0.json", "last"),
     "tcp_vit_pet": ("segmentation/whole-tcp-0.json", "best"),

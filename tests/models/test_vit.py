@@ -88,7 +88,7 @@ def test_the_standard_families_have_deits_counts(size, millions):
         ("tcp_vit_cifar_wide", 116_893),
         ("tcp_vit_cifar_44k", 43_530),
         ("std_vit_cifar_44k", 42_578),
-        ("tcp_vit_cifar_120k", 113_818),
+        ("tcp_vit_cifar_120k", 113_210),
         ("std_vit_cifar_120k", 111_974),
     ],
 )

@@ -17,8 +17,8 @@ _cifar = partial(ViTConfig, img_size=32, patch_size=4, depth=4, num_heads=4)
 _cifar_plus = partial(_cifar, "tcp", attention="joint", patch_embed="t_linear")
 
 # The best that 44.5K and 120K parameters bought: 16×16 tokens of overlapping patches, which know their neighbours and
-# attend to 4×4 means. Four slices mixed by matrices, or one weight for two slices: twice as wide as the dense twins.
-# 43,530 and 113,818 parameters; dense 42,578 and 111,974.
+# attend to 4×4 means. Four slices mixed by matrices, about twice as wide as the dense twins. 43,530 and 113,210
+# parameters; dense 42,578 and 111,974.
 _near = partial(_cifar, patch_size=2, patch_embed="conv", global_pool="avg", class_token=False, positions=False)
 _near = partial(_near, num_heads=2, mlp_ratio=2.0, local=3, attention_pool=4, zero_residual=True)
 _near_tcp = partial(_near, "tcp", attention="joint")
@@ -60,7 +60,7 @@ PRESETS: dict[str, Any] = {
     "std_vit_cifar_44k": _near("std", embed_dim=34),
     "tcp_vit_cifar_44k": _near_tcp(embed_dim=64, tube=4, coupling="mix:rotation+norm"),
     "std_vit_cifar_120k": _near("std", embed_dim=46, depth=6),
-    "tcp_vit_cifar_120k": _near_tcp(embed_dim=92, tube=2, coupling="shared+mix+norm", depth=6),
+    "tcp_vit_cifar_120k": _near_tcp(embed_dim=88, tube=4, coupling="mix:rotation+norm", depth=6),
     "std_vit_pet_backbone": _pet("std"),
     "tcp_vit_pet_backbone": _pet_tcp,
     # Segmenters: the paper's (1,570,978 and 751,586 parameters), with joint attention, with a decoder of c-products.
