@@ -102,7 +102,7 @@ def test_but_not_have_changed(recipe, splits, tmp_path):
     train(recipe, tmp_path / "run", splits=splits)
     before = (tmp_path / "run" / "data.json").read_bytes()
     more = replace(splits, train=make_set(44, 0))
-    with pytest.raises(ValueError, match=r"not those that .* started with .*: some were added or removed"):
+    with pytest.raises(ValueError, match=r"not those that .* started with .*: some were added, removed or renamed"):
         resume(tmp_path / "run", splits=more, overrides=["schedule.epochs=4"])
     assert (tmp_path / "run" / "data.json").read_bytes() == before
 
