@@ -53,7 +53,8 @@ SHORT = {
     "tcp-44k": "TCP 44k, shared",
     "std-44k": "dense 44k",
     "tcp-44k-mixed": "TCP 44k",
-    "tcp-120k": "TCP 120k",
+    "tcp-120k": "TCP 120k, shared",
+    "tcp-120k-mixed-smooth": "TCP 120k",
     "std-120k": "dense 120k",
 }
 MS = "ms an image, forward"
