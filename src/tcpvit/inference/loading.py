@@ -234,7 +234,8 @@ def load_model(target: str | Path, weights: Weights = "best", *, model: nn.Modul
         return load_exported(Path(target))
     loaded = _find(target, weights, model)
     loaded = replace(loaded, preprocessing=loaded.full_record())
-    if outputs := getattr(loaded.config, "num_classes", 0):  # a model without a head has 0
+    outputs = getattr(loaded.config, "num_classes", 0)  # a model without a head has 0
+    if outputs and loaded.preprocessing is not None:
         loaded.check_classes(outputs)
     return loaded
 

@@ -153,7 +153,7 @@ def _convert_calibrated(
         names = {site.name: [site.full_name(label) for label in shapes_of(site)] for site in sites}
         layers = {name: model.get_submodule(name) for site in chosen for name in names[site.name]}
         widths = {site.full_name(label): widths_of(model, site, label) for site in chosen for label in shapes_of(site)}
-        maps = {name for site in attentions for name in names[site.name]}
+        maps = [name for site in attentions for name in names[site.name]]
         found = calibrate_(model, layers, widths, maps, _heads(model, sites), batches, config, progress, resume)
         left = [site for site in attentions if any(name in found.skipped for name in names[site.name])]
         replace_modules(model, {id(inside[id(site.module)]): site.module for site in left})
