@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 from tcpvit.data.augment import Augment, Draws, normalise
 from tcpvit.data.image_set import Batch, Images
 from tcpvit.data.images import SKIP, ImageFiles, list_bad
-from tcpvit.data.workers import outlive_stop_signals, stop_signals_blocked
+from tcpvit.data.workers import begin_worker, stop_signals_blocked
 from tcpvit.errors import printable
 
 
@@ -123,7 +123,7 @@ class Batches:
                 num_workers=self.workers,
                 persistent_workers=self.workers > 0,
                 collate_fn=_as_is,
-                worker_init_fn=outlive_stop_signals,
+                worker_init_fn=begin_worker,
                 generator=torch.Generator(),  # or it would draw from the generator that dropout uses
             )
         with stop_signals_blocked():  # workers begin with the signals blocked

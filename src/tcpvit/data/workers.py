@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import TracebackType
 
 from tcpvit.errors import Resumable
 
@@ -35,13 +37,20 @@ def stop_signals_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def outlive_stop_signals(worker: int) -> None:
+def begin_worker(worker: int) -> None:
     """In a worker: only the main process, which ends its workers by SIGTERM, can ask it to stop."""
+    sys.excepthook = _say_unless_alone
     if HAS_SENDERS:
         signal.pthread_sigmask(signal.SIG_BLOCK, STOP)
         threading.Thread(target=_obey_parent, args=(os.getppid(),), daemon=True).start()
     else:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _say_unless_alone(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """What the thread that hands tensors over calls: if the main process left in the middle, it has said why itself."""
+    if not issubclass(kind, ConnectionError | EOFError):
+        sys.__excepthook__(kind, error, trace)
 
 
 def _obey_parent(parent: int) -> None:
